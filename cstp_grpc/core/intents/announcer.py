@@ -34,7 +34,6 @@ from cstp_grpc.core.intents.model import (
     DecisionRecording,
     Intent,
     IntentContended,
-    IntentStore,
     IntentVector,
     RecordJob,
     SettleVerdict,
@@ -48,6 +47,7 @@ from cstp_grpc.core.intents.related_intents import (
     RelatedIntents,
     subject_of_announcement,
 )
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.core.intents.suggestions import (
     SuggestionSources,
     build_suggestions,
@@ -140,7 +140,7 @@ class AnnouncementSources:
 class AnnouncementRecords:
     """Where an announcement is stored, all in one transaction."""
 
-    intents: IntentStore
+    intents: SqlIntentStore
     sink: AuditSink
     writer: GroupCommitWriter
     citations: CitationRecorder | None = None

@@ -12,8 +12,9 @@ from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import Conflict, NotFound
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.core.decisions.model import Decision
-from cstp_grpc.core.intents.model import Intent, IntentClosing, IntentContended, IntentStore
+from cstp_grpc.core.intents.model import Intent, IntentClosing, IntentContended
 from cstp_grpc.core.intents.related_intents import RecentIntents
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -45,7 +46,7 @@ class IntentCloser:
 
     def __init__(
         self,
-        intents: IntentStore,
+        intents: SqlIntentStore,
         recent: RecentIntents,
         decisions: DecisionReader,
         sink: AuditSink,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
-from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
+from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
@@ -39,7 +40,7 @@ class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
 
     def __init__(
         self,
-        store: IntentStore,
+        store: SqlIntentStore,
         read_policy: ReadPolicy,
         tokens: RevisionTokens,
         limits: WatchLimits,

@@ -20,7 +20,6 @@ from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.decisions.store import JournalWrite
 from cstp_grpc.core.guardrails.model import NO_CODE, CodeFacts, Verdict
-from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 HASHED_JSON = json.JSONEncoder(sort_keys=True)
@@ -237,58 +236,6 @@ class AnnouncedIntent(NamedTuple):
     intent: Intent
 
 
-class IntentStore(Protocol):
-    """Stores the revisions of intents, each once per agent and correlation id."""
-
-    def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
-        """Return the latest revision if it has the same content, else insert and return the next one.
-
-        It is inserted within the transaction. Raises IntentContended.
-        """
-
-    def hold(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> None:
-        """Lock the revisions of an intent until the transaction ends, waiting for other holders."""
-
-    def find_to_close(
-        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None
-    ) -> Intent | None:
-        """Return a revision of an intent, the latest if None, or None if it does not exist.
-
-        It stays as it is until the transaction ends. Raises IntentContended.
-        """
-
-    def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
-        """Store how a revision that `find_to_close` returned ended."""
-
-    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> int:
-        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number.
-
-        The newest one of all, and the one closed last, stay: their numbers are not given again.
-        """
-
-    def count_closings(self) -> int:
-        """Return a number that is a greater one after each transaction of this process that closed an intent."""
-
-    def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
-        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
-
-        None is any number of them. Raises QueryFailed.
-        """
-
-    def newest_number(self) -> int:
-        """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
-
-    def settled_number(self) -> int:
-        """Return a number up to which `announced` has all intents, now and later. Raises QueryFailed."""
-
-    def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
-        """Return the matching intents, latest first; at the same instant, the later stored first.
-
-        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
-        respond.
-        """
-
-
 IntentVector = NDArray[np.float32]
 """The unit vector of an intent's text."""
 
@@ -314,37 +261,6 @@ class SharedIntentChange(NamedTuple):
 
     number: int
     intent_id: IntentId
-
-
-class SharedIntentStore(Protocol):
-    """Stores the vectors and verdicts of shared intents, and which of them changed."""
-
-    def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent, at: datetime) -> None:
-        """Store vector and verdict of a revision within the transaction that stores it, or replace them."""
-
-    def note_change(self, unit_of_work: UnitOfWork, intent_id: IntentId, at: datetime) -> None:
-        """Note within a transaction that it closes an intent or takes it back; nothing if that was not shared."""
-
-    def load_recent(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntent]:
-        """Return the shared intents received since an instant that have a vector of a model, latest first.
-
-        Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
-        """
-
-    def load_latest(self, model: str, ids: Sequence[IntentId]) -> Sequence[SharedIntent]:
-        """Return the latest revisions of `ids` that are shared and have a vector of a model. Raises QueryFailed."""
-
-    def settled_change(self) -> int:
-        """Return a number up to which `changes_after` has all changes, now and later. Raises QueryFailed."""
-
-    def changes_after(self, number: int, limit: int) -> Sequence[SharedIntentChange]:
-        """Return the changes with a greater number, in their order. Raises QueryFailed."""
-
-    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> bool:
-        """Remove shared intents received and changes made before an instant, at most `limit` of each.
-
-        Returns whether there may be more.
-        """
 
 
 EVERY_AGENT: Final = "*"

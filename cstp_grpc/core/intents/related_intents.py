@@ -23,8 +23,8 @@ from cstp_grpc.core.intents.model import (
     IntentKey,
     IntentVector,
     SharedIntent,
-    SharedIntentStore,
 )
+from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -48,7 +48,7 @@ class RecentIntents:
 
     def __init__(
         self,
-        store: SharedIntentStore,
+        store: SqlSharedIntentStore,
         model: str,
         dimensions: int,
         clock: Callable[[], datetime],

@@ -35,7 +35,8 @@ from cstp_grpc.core.intents.messages import (
     WATCH_FILTER,
     WATCHED_INTENT,
 )
-from cstp_grpc.core.intents.model import PRIVATE_INTENTS, Announcement, DecisionRecording, IntentSharing, IntentStore
+from cstp_grpc.core.intents.model import PRIVATE_INTENTS, Announcement, DecisionRecording, IntentSharing
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, intents_pb2, intents_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest
@@ -172,7 +173,7 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibil
     )
 
 
-def list_intents(store: IntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:
+def list_intents(store: SqlIntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:
     """List announced intents, for AuditService."""
     page = store.page(INTENT_FILTER.decode(request), PageRequest(request.page_size, request.page_token))
     return audit_pb2.ListIntentsResponse(intents=map(INTENT_RECORD.encode, page.items), next_page_token=page.next_token)

@@ -128,6 +128,7 @@ class SqlSharedIntentStore:
             return CHANGE_ORDER.settled_number(unit_of_work, newest) if self._numbers_overtake else newest
 
     def changes_after(self, number: int, limit: int) -> Sequence[SharedIntentChange]:
+        """Return the changes with a greater number, in their order. Raises QueryFailed."""
         table = shared_intent_changes.c
         query = select(table.number, table.agent, table.correlation_id).where(table.number > number)
         with self._database.read_snapshot() as unit_of_work:

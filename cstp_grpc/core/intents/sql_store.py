@@ -299,6 +299,7 @@ class SqlIntentStore:
             return NUMBER_ORDER.settled_number(unit_of_work, newest) if self._guarded else newest
 
     def newest_number(self) -> int:
+        """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number

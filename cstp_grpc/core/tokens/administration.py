@@ -18,12 +18,12 @@ from cstp_grpc.core.tokens.model import (
     AgentToken,
     TokenFilter,
     TokenIdentity,
-    TokenStore,
     is_name,
     make_secret,
     make_token_id,
     token_digest,
 )
+from cstp_grpc.core.tokens.sql_store import SqlTokenStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -60,7 +60,7 @@ class TokenAdministration:
 
     def __init__(
         self,
-        store: TokenStore,
+        store: SqlTokenStore,
         sink: AuditSink,
         writer: GroupCommitWriter,
         live: LiveTokens,

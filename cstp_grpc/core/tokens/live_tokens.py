@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final
 
 from cstp_grpc.contract.errors import QueryFailed, Unavailable
-from cstp_grpc.core.tokens.model import AgentToken, TokenStore
+from cstp_grpc.core.tokens.model import AgentToken
+from cstp_grpc.core.tokens.sql_store import SqlTokenStore
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -98,7 +99,7 @@ class TokenFollower:
 
     def __init__(
         self,
-        store: TokenStore,
+        store: SqlTokenStore,
         writer: GroupCommitWriter,
         live: LiveTokens,
         clock: Callable[[], datetime],

@@ -89,6 +89,7 @@ class SqlTokenStore:
         self._order.hold(unit_of_work)
 
     def load(self, unit_of_work: UnitOfWork, token_id: str) -> AgentToken | None:
+        """Return a token, or None if it does not exist."""
         return first_token(unit_of_work, select(agent_tokens).where(columns.id == replace_unstorable(token_id)))
 
     def find_request(self, unit_of_work: UnitOfWork, created_by: str, request_id: str) -> AgentToken | None:
@@ -111,6 +112,7 @@ class SqlTokenStore:
         return count
 
     def add(self, unit_of_work: UnitOfWork, token: AgentToken, digest: bytes) -> None:
+        """Store a new token."""
         row = token_to_row(token) | {"digest": digest, "change": NEWEST.scalar_subquery() + 1}
         unit_of_work.execute(insert(agent_tokens).values(row))
 
@@ -119,6 +121,7 @@ class SqlTokenStore:
         self._change(unit_of_work, token_id, {"digest": digest})
 
     def end(self, unit_of_work: UnitOfWork, token: AgentToken) -> None:
+        """Store when a token ends, or by whom and when it was revoked."""
         ending = ("expires_at", "revoked_at", "revoked_by")
         self._change(unit_of_work, token.id, {name: getattr(token, name) for name in ending})
 

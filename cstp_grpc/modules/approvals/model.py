@@ -12,7 +12,6 @@ from cstp_grpc.contract.enums import ApprovalStatus, Stakes
 from cstp_grpc.contract.errors import Conflict, InvalidArgument, PermissionDenied
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.core.guardrails.model import Action, VerdictApproval, Violation
-from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 DIGEST_VERSION: Final = 1
@@ -269,55 +268,6 @@ class ApprovalFilter:
     statuses: tuple[ApprovalStatus, ...] = ()
     agent: str | None = None
     digest: str | None = None
-
-
-class ApprovalStore(Protocol):
-    """Stores approval requests, of which at most one is current for each digest."""
-
-    def hold(self, unit_of_work: UnitOfWork) -> None:
-        """Make the changes of other servers wait until the transaction ends; every change needs it."""
-
-    def find_current(self, unit_of_work: UnitOfWork, digest: str) -> Approval | None:
-        """Return the current request for a digest, or None."""
-
-    def load(self, unit_of_work: UnitOfWork, approval_id: str) -> Approval | None:
-        """Return a request, or None if it does not exist."""
-
-    def count_pending(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
-        """Return how many requests of an agent are pending and not over at an instant."""
-
-    def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
-        """Store a new request."""
-
-    def update(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
-        """Store what became of a request since it was read. Raises Conflict if something else has by then."""
-
-    def find_over(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> Sequence[Approval]:
-        """Return current requests whose time has run out at an instant, the longest first."""
-
-    def remove_ended(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
-        """Remove requests that are not current and changed last before an instant, and return how many."""
-
-    def is_any_over(self, at: datetime) -> bool:
-        """Return whether the time of any current request has run out at an instant. Raises QueryFailed."""
-
-    def get(self, approval_id: str) -> Approval | None:
-        """Return a request, or None if it does not exist. Raises QueryFailed."""
-
-    def page(self, conditions: ApprovalFilter, at: datetime, request: PageRequest) -> Page[Approval]:
-        """Return the requests that meet conditions at an instant, latest first, without their contexts.
-
-        Raises InvalidArgument if the page token is not one of this listing, and QueryFailed.
-        """
-
-    def changed_after(self, change: int, agent: str | None, limit: int) -> Sequence[Approval]:
-        """Return the requests whose last change is greater, in that order, without their contexts; None is any agent.
-
-        Raises QueryFailed.
-        """
-
-    def newest_change(self) -> int:
-        """Return the number of the last change; 0 if there is none. Raises QueryFailed."""
 
 
 class ApprovalNotifier(Protocol):

@@ -16,11 +16,11 @@ from cstp_grpc.core.guardrails.model import Verdict
 from cstp_grpc.modules.approvals.model import (
     Approval,
     ApprovalNotifier,
-    ApprovalStore,
     ApprovalSubject,
     asking_guardrails,
     digest_of_action,
 )
+from cstp_grpc.modules.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -39,7 +39,7 @@ class ApprovalRecorder:
     """
 
     def __init__(
-        self, store: ApprovalStore, sink: AuditSink, notifier: ApprovalNotifier | None, notify: Callable[[], None]
+        self, store: SqlApprovalStore, sink: AuditSink, notifier: ApprovalNotifier | None, notify: Callable[[], None]
     ) -> None:
         self._store = store
         self._sink = sink
@@ -129,7 +129,7 @@ class ApprovalRequester:
 
     def __init__(
         self,
-        store: ApprovalStore,
+        store: SqlApprovalStore,
         recorder: ApprovalRecorder,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],

@@ -13,8 +13,9 @@ from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import InvalidArgument, NotFound
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
-from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter, ApprovalStore
+from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter
 from cstp_grpc.modules.approvals.requests import ApprovalRecorder
+from cstp_grpc.modules.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
@@ -35,7 +36,7 @@ class ApprovalReviewer:
 
     def __init__(
         self,
-        store: ApprovalStore,
+        store: SqlApprovalStore,
         recorder: ApprovalRecorder,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
@@ -192,7 +193,7 @@ class ApprovalFeed(ChangeFeed[WatchedApproval, ApprovalFilter | None]):
 
     def __init__(
         self,
-        store: ApprovalStore,
+        store: SqlApprovalStore,
         tokens: RevisionTokens,
         clock: Callable[[], datetime],
         limits: WatchLimits,

@@ -143,6 +143,7 @@ class SqlApprovalStore:
         self._order.hold(unit_of_work)
 
     def find_current(self, unit_of_work: UnitOfWork, digest: str) -> Approval | None:
+        """Return the current request for a digest, or None."""
         return self._first(unit_of_work, select(approvals).where(columns.digest == digest, CURRENT))
 
     def load(self, unit_of_work: UnitOfWork, approval_id: str) -> Approval | None:
@@ -161,6 +162,7 @@ class SqlApprovalStore:
         return count
 
     def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
+        """Store a new request."""
         self.hold(unit_of_work)
         row = approval_to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
         unit_of_work.execute(insert(approvals).values(row))

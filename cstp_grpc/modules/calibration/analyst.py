@@ -22,9 +22,9 @@ from cstp_grpc.modules.calibration.model import (
     PatternReport,
     ReviewedDecision,
     ReviewQuery,
-    ReviewStore,
 )
 from cstp_grpc.modules.calibration.scores import Values, detect_drift, score_calibration
+from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 
 MAX_REVIEWS: Final = 20_000
 """Decisions that one report reads, the latest. Chosen: reading and scoring them takes about 0.5 s."""
@@ -46,7 +46,7 @@ GROUP_VALUES: Final[Mapping[Grouping, Callable[[ReviewedDecision], str | None]]]
 class ReviewAnalyst:
     """Evaluates the reviewed decisions that a caller may read. Raises QueryFailed if the database does not respond."""
 
-    def __init__(self, store: ReviewStore, vectors: FailureVectors) -> None:
+    def __init__(self, store: SqlReviewStore, vectors: FailureVectors) -> None:
         self._store = store
         self._vectors = vectors
 

@@ -11,8 +11,9 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from cstp_grpc.modules.calibration.model import MIN_REVIEWS, OUTCOME_VALUES, ReviewStore, StatedConfidence
+from cstp_grpc.modules.calibration.model import MIN_REVIEWS, OUTCOME_VALUES, StatedConfidence
 from cstp_grpc.modules.calibration.scores import bucket_number, wilson_interval
+from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 
 MIN_GAP: Final = 0.1
 """How far a stated confidence is from what it has meant to be worth a warning: the width of a bucket."""
@@ -71,7 +72,7 @@ class ConfidenceRecords:
     or in another.
     """
 
-    def __init__(self, store: ReviewStore) -> None:
+    def __init__(self, store: SqlReviewStore) -> None:
         """Begin with no record in memory. Raises QueryFailed."""
         self._store = store
         # Guards all below. Not held while the database is asked.

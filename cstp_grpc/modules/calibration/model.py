@@ -225,26 +225,6 @@ class StatedConfidence:
     category: str | None
 
 
-class ReviewStore(Protocol):
-    """Reads decisions whose outcome is known. Its methods raise QueryFailed if the database does not respond.
-
-    The latest review says how a decision turned out; its confidence is that at the first review, since one that is
-    changed when the outcome is known is no forecast.
-    """
-
-    def read_latest(self, caller: str, filters: DecisionFilter, limit: int) -> Sequence[ReviewedDecision]:
-        """Return the latest decisions that the caller may read and that pass the filters, by falling date, then id."""
-
-    def read_confidences(self, agent: str, limit: int) -> Sequence[StatedConfidence]:
-        """Return the confidences of the latest decisions of an agent."""
-
-    def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
-        """Return the agents whose decisions changed after a revision, and the newest revision."""
-
-    def newest_revision(self) -> int:
-        """Return the revision of the latest change; -1 if there is none."""
-
-
 class FailureVectors(Protocol):
     """Reads the vectors of decisions."""
 

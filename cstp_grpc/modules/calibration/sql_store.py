@@ -69,7 +69,7 @@ CHANGED_AGENTS = union(
 
 
 class SqlReviewStore:
-    """Reads decisions whose outcome is known; fulfils `ReviewStore`."""
+    """Reads decisions whose outcome is known."""
 
     def __init__(self, database: Database, read_policy: ReadPolicy) -> None:
         self._database = database

@@ -22,7 +22,6 @@ from cstp_grpc.core.intents.model import (
     CodeContextReader,
     ConfidenceHistory,
     IntentSharing,
-    IntentStore,
     SuggestionBars,
 )
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
@@ -30,6 +29,7 @@ from cstp_grpc.core.intents.related_intents import REMOVAL_BATCH, RecentIntents,
 from cstp_grpc.core.intents.servicer import Announcements, CstpService, IntentService
 from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.server.execution import PoolName
@@ -61,7 +61,7 @@ def build_intents_module(
     shared: SharedParts,
     evaluator: GuardrailEvaluator,
     decisions: DecisionParts,
-    intents: IntentStore,
+    intents: SqlIntentStore,
     code: CodeContextReader,
     citations: CitationRecorder | None,
     confidences: ConfidenceHistory,
@@ -117,7 +117,7 @@ def build_intents_module(
     return IntentParts(module, protocol_module, checker, servicer, related, recent.refresh)
 
 
-def build_history(shared: SharedParts, journal: Journal, intents: IntentStore) -> OutcomeHistory:
+def build_history(shared: SharedParts, journal: Journal, intents: SqlIntentStore) -> OutcomeHistory:
     """Build the history that guardrails query; it reads nothing before it is asked."""
 
     def read_changes() -> object:
@@ -127,7 +127,7 @@ def build_history(shared: SharedParts, journal: Journal, intents: IntentStore) -
     return OutcomeHistory(store, shared.read_policy, shared.clock, shared.pools[PoolName.CHECKS])
 
 
-def build_intent_retention(shared: SharedParts, intents: IntentStore) -> list[ExpiryTask]:
+def build_intent_retention(shared: SharedParts, intents: SqlIntentStore) -> list[ExpiryTask]:
     """Build the removal of intents that are as old as the settings say."""
     days = shared.settings.retention.intent_days
     if days is None:
@@ -143,7 +143,7 @@ def build_intent_retention(shared: SharedParts, intents: IntentStore) -> list[Ex
 
 
 def build_intent_service_module(
-    shared: SharedParts, intents: IntentStore, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
+    shared: SharedParts, intents: SqlIntentStore, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
 ) -> Module:
     """Build the service that closes and streams intents, and the removal of those that are not told any more."""
     service = IntentService(closer, feed, shared.pools[PoolName.OTHERS].run)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.intents.intent_feed import IntentFeed, IntentSubscription
-from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
+from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.subscriptions import WatchLimits
 from tests.waiting import SECONDS
 
@@ -51,7 +52,7 @@ class LateIntents:
 def feed_of(store: LateIntents) -> IntentFeed:
     limits = WatchLimits(9, 9, "most", "per_owner")
     tokens = RevisionTokens("abc")
-    return IntentFeed(cast(IntentStore, store), SHARE_WITH_ALL, tokens, limits, None, asyncio.to_thread)
+    return IntentFeed(cast(SqlIntentStore, store), SHARE_WITH_ALL, tokens, limits, None, asyncio.to_thread)
 
 
 async def take_ready(watch: IntentSubscription, count: int) -> tuple[list[str], int]:

@@ -320,7 +320,7 @@ def test_a_change_of_one_that_has_given_way_does_not_bring_it_back(kit: Kit) -> 
 
 
 @dataclass
-class Interrupted:
+class Interrupted(SqlSharedIntentStore):
     """A store during whose reads something else happens."""
 
     inner: SqlSharedIntentStore

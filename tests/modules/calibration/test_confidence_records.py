@@ -11,9 +11,10 @@ from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.modules.calibration.model import ReviewedDecision, StatedConfidence
+from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 
 
-class CountedReviews:
+class CountedReviews(SqlReviewStore):
     """A store in memory that counts how often it is read."""
 
     def __init__(self, *found: StatedConfidence) -> None:
