@@ -9,13 +9,13 @@ import random as system_random
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, Unpack, cast
 
 import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.client.call_steps import (
+    ConnectionOptions,
     WatchCursor,
     advance_page,
     build_request,
@@ -62,9 +62,7 @@ class AsyncResponseStream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __aiter__(self) -> Self:
@@ -310,18 +308,20 @@ async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) ->
 def open_async_transport(
     target: str,
     token: str | None,
-    root_certificates: bytes | None,
-    agent: str | None,
-    config: str | Path | None,
-    client_certificate: Path | None = None,
+    *,
+    root_certificates: bytes | None = None,
+    agent: str | None = None,
+    config: str | Path | None = None,
+    client_certificate: str | Path | None = None,
 ) -> AsyncTransport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
         opened: AsyncTransport = load_folder_transport("local-async")(target, agent, config)
         return opened
-    require_tls(target_scheme(target), client_certificate)
-    return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=client_certificate)
+    shown = None if client_certificate is None else Path(client_certificate)
+    require_tls(target_scheme(target), shown)
+    return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=shown)
 
 
 class AsyncCstpClient(AsyncCstp):
@@ -342,22 +342,16 @@ class AsyncCstpClient(AsyncCstp):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
-        root_certificates: bytes | None = None,
-        agent: str | None = None,
-        config: str | Path | None = None,
-        client_certificate: str | Path | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
-        shown = None if client_certificate is None else Path(client_certificate)
-        self._transport = open_async_transport(target, token, root_certificates, agent, config, shown)
+        self._transport = open_async_transport(target, token, **connection)
         self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -6,7 +6,8 @@ import functools
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Any, Final, TypedDict, cast
 
 from google.protobuf.message import Message
 
@@ -27,6 +28,19 @@ IDEMPOTENCY_FIELDS: Mapping[str, str] = {
 """The path of the idempotency key of each request message that has one, by full message name."""
 MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 """The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """How a client reaches its target."""
+
+    root_certificates: bytes | None
+    """The certificate authorities (PEM) to trust in place of the system's."""
+    agent: str | None
+    """The agent as which a data folder is used."""
+    config: str | Path | None
+    """The configuration file of a data folder, in place of CSTP_CONFIG."""
+    client_certificate: str | Path | None
+    """A PEM file with a certificate and its key, for servers that ask for one."""
 
 
 def check_identity(target: str, token: str | None, agent: str | None) -> None:

@@ -8,12 +8,12 @@ import random as system_random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar, Unpack, cast
 
 from google.protobuf.message import Message
 
 from cstp_grpc.client.call_steps import (
+    ConnectionOptions,
     WatchCursor,
     advance_page,
     build_request,
@@ -135,22 +135,16 @@ class CstpClient(Cstp):
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
-        root_certificates: bytes | None = None,
-        agent: str | None = None,
-        config: str | Path | None = None,
-        client_certificate: str | Path | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
-        shown = None if client_certificate is None else Path(client_certificate)
-        self._transport = open_transport(target, token, root_certificates, agent, config, shown)
+        self._transport = open_transport(target, token, **connection)
         self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -190,29 +184,24 @@ class CstpClient(Cstp):
 def open_transport(
     target: str,
     token: str | None,
-    root_certificates: bytes | None,
-    agent: str | None,
-    config: str | Path | None,
-    client_certificate: Path | None = None,
+    *,
+    root_certificates: bytes | None = None,
+    agent: str | None = None,
+    config: str | Path | None = None,
+    client_certificate: str | Path | None = None,
 ) -> Transport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
         opened: Transport = load_folder_transport("local")(target, agent, config)
         return opened
-    scheme = target_scheme(target)
-    require_tls(scheme, client_certificate)
+    scheme, shown = target_scheme(target), None if client_certificate is None else Path(client_certificate)
+    require_tls(scheme, shown)
     if scheme in {"http", "https"}:
         # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.
         from cstp_grpc.client.jsonrpc_transport import JsonRpcTransport
 
-        return JsonRpcTransport(
-            target, token, root_certificates=root_certificates, client_certificate=client_certificate
-        )
+        return JsonRpcTransport(target, token, root_certificates=root_certificates, client_certificate=shown)
     return GrpcTransport(
-        target,
-        token,
-        secure=scheme == "grpcs",
-        root_certificates=root_certificates,
-        client_certificate=client_certificate,
+        target, token, secure=scheme == "grpcs", root_certificates=root_certificates, client_certificate=shown
     )
