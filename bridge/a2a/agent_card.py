@@ -56,6 +56,7 @@ ORDINARY_PERMISSIONS: Final = frozenset({ANY_PERMISSION, "query", "check", "anno
 ERRORS_HEADING: Final = " Errors: "
 """What precedes the errors in the descriptions of the contract."""
 WORD_FORM: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+"""The words of an rpc's name: `AnnounceIntent` has the title `Announce intent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +263,12 @@ def build_skill(method: RpcMethod, *, in_full: bool) -> a2a_pb2.AgentSkill:
     description = method.description.partition(ERRORS_HEADING)[0]
     return a2a_pb2.AgentSkill(
         id=method.name,
-        name=rpc_title(method.rpc),
+        name=" ".join(WORD_FORM.findall(method.rpc)).capitalize(),
         description=description if in_full else f"{description.partition('. ')[0].removesuffix('.')}.",
         tags=skill_tags(method),
         examples=skill_examples(method) if in_full or method.service == CORE_SERVICE else (),
         input_modes=MEDIA_TYPES if method.name == ANNOUNCE_METHOD else (APPLICATION_JSON,),
     )
-
-
-def rpc_title(rpc: str) -> str:
-    """Return the title of an rpc: `AnnounceIntent` becomes `Announce intent`."""
-    return " ".join(WORD_FORM.findall(rpc)).capitalize()
 
 
 def skill_tags(method: RpcMethod) -> list[str]:

@@ -7,7 +7,7 @@ only A2A defines, and named by its path in the message; lengths and the values o
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -51,14 +51,10 @@ def select_output_types(accepted: Sequence[str]) -> frozenset[str]:
     found = frozenset(item for item in MEDIA_TYPES if patterns & {item, f"{item.partition('/')[0]}/*", "*/*"})
     if not found:
         raise ContentTypeNotSupportedError(
-            f"configuration.acceptedOutputModes: answers are {' and '.join(MEDIA_TYPES)}, not {escape_types(accepted)}"
+            f"configuration.acceptedOutputModes: answers are {' and '.join(MEDIA_TYPES)}, not "
+            f"{printable_key(', '.join(accepted))}"
         )
     return found
-
-
-def escape_types(media_types: Iterable[str]) -> str:
-    """Return media types of a caller in a form that is safe in an error message."""
-    return printable_key(", ".join(media_types))
 
 
 Params = dict[str, object]

@@ -103,7 +103,8 @@ class PushConfigOperations:
         push = self._required_push()
         # Page size 0 means all, of which a task has ten at the most.
         kept = (await push.list(task_id, 0, "", metadata)).push_configs
-        if any(is_same_config(config, each) for each in kept):
+        # A stored configuration has an id, which the given one may lack.
+        if any(with_config_id(config, config.id or each.id) == each for each in kept):
             return
         if not config.id and config.format == tasks_pb2.PUSH_FORMAT_A2A_1_0:
             # An id derived from the message: two repetitions at the same time both pass the check above, and then store
@@ -165,11 +166,6 @@ def to_stored_config(config: TaskPushNotificationConfig, context: A2aCallContext
         credentials=config.authentication.credentials,
         format=PUSH_FORMATS[parse_version(context.version)],
     )
-
-
-def is_same_config(config: tasks_pb2.PushConfig, kept: tasks_pb2.PushConfig) -> bool:
-    """Return whether a stored configuration equals the given one, which may lack an id."""
-    return with_config_id(config, config.id or kept.id) == kept
 
 
 def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.PushConfig:

@@ -122,7 +122,10 @@ class A2aRestEndpoint:
                 return await respond_with_error(http_call, refused, name)
             try:
                 require_version(http_call.version, V1_0, BINDING)
-                value, events = await self._begin(name, request_params(request, body), request_context(http_call))
+                params = request_params(request, body)
+                # The path may name a tenant.
+                context = replace(http_call.build_context(), tenant=request.match_info.get(TENANT, ""))
+                value, events = await self._begin(name, params, context)
             except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
                 return await respond_with_error(http_call, error, name)
             if events is not None:
@@ -183,11 +186,6 @@ def request_params(request: web.Request, body: object) -> dict[str, object]:
     params = dict(body) if request.method == hdrs.METH_POST else query_params(request)
     # The path wins: what the route names cannot be overwritten by the body.
     return params | {name: value for name, value in request.match_info.items() if name != TENANT}
-
-
-def request_context(http_call: A2aHttpCall) -> A2aCallContext:
-    """Build the call context with the tenant that the path names. Raises InvalidRequestError."""
-    return replace(http_call.build_context(), tenant=http_call.request.match_info.get(TENANT, ""))
 
 
 def query_params(request: web.Request) -> dict[str, object]:

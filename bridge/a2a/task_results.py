@@ -36,7 +36,7 @@ def render_result(method: str, result: Result) -> str:
 
 def render_announcement(result: Result) -> list[str]:
     verdict = result.get("guardrailStatus")
-    decisions = result["similarDecisions"]
+    decisions, revision = result["similarDecisions"], result["revision"]
     return [
         verdict_line("this intent", verdict) if verdict else "Received. Guardrails give no verdict here.",
         *(verdict_sections(verdict) if verdict else ()),
@@ -44,7 +44,7 @@ def render_announcement(result: Result) -> list[str]:
         *list_section("Related intents", [related_intent_lines(item) for item in result["relatedIntents"]]),
         *list_section("Suggestions", [[escape_line(item)] for item in result["suggestions"]]),
         "",
-        f"Correlation id: {escape_line(result['correlationId'])}{revision_suffix(result['revision'])}",
+        f"Correlation id: {escape_line(result['correlationId'])}{f', revision {revision}' if revision > 1 else ''}",
     ]
 
 
@@ -54,11 +54,6 @@ def related_intent_lines(item: Result) -> list[str]:
     agent = "/".join(item[name] for name in ("origin", "agent") if name in item)
     lines = [f"{escape_line(agent)} at {item['receivedAt']}, {state}: {escape_line(item['intent'])}"]
     return [*lines, f"Notes: {escape_line(closing['notes'])}"] if closing and "notes" in closing else lines
-
-
-def revision_suffix(revision: int) -> str:
-    """Return the revision of an intent for the last line; empty for the first revision."""
-    return f", revision {revision}" if revision > 1 else ""
 
 
 def render_check(result: Result) -> list[str]:

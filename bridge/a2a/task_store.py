@@ -24,7 +24,7 @@ from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params,
 from bridge.call_errors import visible_rpc_error
 from bridge.upstream import Metadata
 from cstp_grpc.contract import a2a_tasks
-from cstp_grpc.contract.errors import CstpError, FieldViolation
+from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
@@ -230,7 +230,10 @@ class GrpcTaskStore:
             page = await invoke_rpc(self._service.ListTasks, request, metadata, self._timeout)
         except CstpError as failure:
             if failure.reason == "INVALID_ARGUMENT":
-                raise invalid_params(failure.message, *a2a_field_violations(failure)) from failure
+                named = [
+                    replace(each, field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations
+                ]
+                raise invalid_params(failure.message, *named) from failure
             raise UpstreamError(failure) from failure
         tasks = [task for task in map(read_task, page.tasks) if task is not None]
         return A2aTaskPage(tasks, page.next_page_token, page.total)
@@ -258,10 +261,6 @@ def read_task(kept: tasks_pb2.Task) -> Task | None:
     if task is None:
         logger.warning("task %s holds what no bridge kept", kept.id)
     return task
-
-
-def a2a_field_violations(failure: CstpError) -> list[FieldViolation]:
-    return [replace(each, field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations]
 
 
 def to_duration(seconds: float) -> Duration:

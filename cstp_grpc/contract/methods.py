@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
@@ -212,13 +212,13 @@ def service_config() -> ServiceConfig:
             multiplier=policy["backoffMultiplier"],
             max_delay=parse_duration(policy["maxBackoff"]),
         ),
-        timeouts={path: parse_duration(method["timeout"]) for method in methods for path in method_paths(method)},
+        timeouts={
+            f"/{name['service']}/{name['method']}": parse_duration(method["timeout"])
+            for method in methods
+            for name in method["name"]
+        },
         balancing=json.dumps(content),
     )
-
-
-def method_paths(method: Mapping[str, Any]) -> list[str]:
-    return [f"/{name['service']}/{name['method']}" for name in method["name"]]
 
 
 def parse_duration(duration: str) -> float:

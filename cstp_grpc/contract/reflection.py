@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
@@ -14,13 +14,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 V1ALPHA: Final[str] = reflection.SERVICE_NAME
 V1: Final = "grpc.reflection.v1.ServerReflection"
 SERVICE_NAMES: Final = (V1, V1ALPHA)
-
-
-class ReflectionServicer(Protocol):
-    """The library's servicer, synchronous or not."""
-
-    def ServerReflectionInfo(self, requests: object, context: object) -> object:  # noqa: N802
-        """Answer a stream of requests."""
 
 
 class SymbolPool:
@@ -87,7 +80,8 @@ def serialize_v1_descriptor() -> bytes:
     return text_format.Parse(text.replace("v1alpha", "v1"), descriptor_pb2.FileDescriptorProto()).SerializeToString()
 
 
-def build_reflection_handlers(servicer: ReflectionServicer) -> list[grpc.GenericRpcHandler]:
+def build_reflection_handlers(servicer: Any) -> list[grpc.GenericRpcHandler]:
+    """Return the handlers of v1 and v1alpha with the library's servicer, synchronous or not, which has no types."""
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,

@@ -8,11 +8,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import grpc
 
 from cstp_grpc.contract.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cstp_grpc.platform.config import TlsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -23,26 +26,6 @@ WEAK_KEY_REASONS = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO
 
 FileStamps: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and modification time of each file, None for a missing one; a difference means that a file changed."""
-
-
-class CertificateFiles(Protocol):
-    """The paths of the certificate and the key, as in the settings."""
-
-    @property
-    def certificate(self) -> Path:
-        """The certificate, followed by its issuers."""
-
-    @property
-    def key(self) -> Path:
-        """Its private key."""
-
-    @property
-    def client_ca(self) -> Path | None:
-        """The authorities that certify clients; None asks no client for a certificate."""
-
-    @property
-    def client_certificates(self) -> str:
-        """`required`, or `optional` for clients that may show none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +48,7 @@ class ServerCertificate:
     ConfigError if the files are invalid at the start.
     """
 
-    def __init__(self, files: CertificateFiles, setting: str) -> None:
+    def __init__(self, files: TlsSettings, setting: str) -> None:
         self._certificate = files.certificate
         self._key = files.key
         self._client_ca = files.client_ca
@@ -77,7 +60,7 @@ class ServerCertificate:
         self._pair = self._read(self._seen)
 
     @classmethod
-    def load(cls, files: CertificateFiles | None, setting: str) -> Self | None:
+    def load(cls, files: TlsSettings | None, setting: str) -> Self | None:
         """Load the certificate of a server. Return None for a server without TLS. Raises ConfigError."""
         return None if files is None else cls(files, setting)
 

@@ -230,10 +230,11 @@ def build_call_policy(
     shared = build_shared_limiter(settings.rate_limits, methods, limiter)
     if shared is not None:
         shared.verify_access()
+    shedder = LoadShedder(settings.grpc.shed_from_calls) if settings.grpc.shed_from_calls else None
     return CallPolicy(
         methods,
         admission_steps(settings, methods, credentials, None if shared else limiter),
-        CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls, build_shedder(settings.grpc)),
+        CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls, shedder),
         RequestValidator(
             StructBounds(settings.grpc.max_depth, settings.grpc.max_values, settings.cstp.guardrails.max_values)
         ),
@@ -265,10 +266,6 @@ def build_shared_limiter(
     from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
 
     return SharedRateLimiter(settings, settings.redis, methods, local)
-
-
-def build_shedder(settings: GrpcSettings) -> LoadShedder | None:
-    return LoadShedder(settings.shed_from_calls) if settings.shed_from_calls else None
 
 
 def admission_steps(

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import jwt
@@ -35,25 +35,16 @@ Keys = Mapping[tuple[str | None, str], Sequence[jwt.PyJWK]]
 """The keys by their ids and algorithms; those without an id, and all of an algorithm, are under None."""
 
 
-class KeySource(Protocol):
-    """Reads the document with the keys of an issuer."""
-
-    def __call__(self) -> bytes:
-        """Return the document. Raises OSError and HttpProtocolError."""
+KeySource = Callable[[], bytes]
+"""Returns the document with the keys of an issuer. Raises OSError and HttpProtocolError."""
 
 
-class HttpKeySource:
-    """Reads the document at a URL."""
-
-    def __init__(self, url: str, client: HttpClient) -> None:
-        self._url = urlsplit(url)
-        self._client = client
-
-    def __call__(self) -> bytes:
-        answer = self._client.fetch("GET", self._url, {"accept": "application/json"}, None, FETCH_SECONDS)
-        if answer.status != 200:
-            raise HttpProtocolError(f"HTTP {answer.status}")
-        return answer.body
+def fetch_key_document(client: HttpClient, url: str) -> bytes:
+    """Return the document at a URL. Raises OSError and HttpProtocolError."""
+    answer = client.fetch("GET", urlsplit(url), {"accept": "application/json"}, None, FETCH_SECONDS)
+    if answer.status != 200:
+        raise HttpProtocolError(f"HTTP {answer.status}")
+    return answer.body
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -64,11 +64,8 @@ class InboundCall:
     """When it began, in seconds of `time.perf_counter`; 0 where nobody observes calls."""
 
 
-class AdmissionStep(Protocol):
-    """Checks a call by its metadata, before its message is read."""
-
-    def __call__(self, call: InboundCall) -> None:
-        """Return if the call is admitted. Raises CstpError."""
+AdmissionStep: TypeAlias = Callable[[InboundCall], None]
+"""Checks a call by its metadata, before its message is read; returns if it is admitted. Raises CstpError."""
 
 
 def find_repeated_keys(metadata: Sequence[tuple[str, str | bytes]]) -> frozenset[str]:

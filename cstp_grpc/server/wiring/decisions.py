@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
@@ -35,6 +35,7 @@ from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import BackgroundReader, ErasedRow, IndexRow
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
+from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.settings import StorageSettings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
@@ -54,16 +55,6 @@ REMOVAL_BATCH: Final = 50
 for it."""
 
 
-class ChangeObserver(Protocol):
-    """Keeps something that depends on the decisions of agents; called after each commit, before its answer."""
-
-    def note_changes(self, agents: Iterable[str]) -> None:
-        """Note that decisions of these agents have changed."""
-
-    def note_deletions(self) -> None:
-        """Note that decisions of some agents were deleted."""
-
-
 @dataclass(frozen=True, slots=True)
 class DecisionParts:
     """The module of decisions, and the parts of it that other modules use."""
@@ -76,7 +67,7 @@ class DecisionParts:
 
 
 def build_decisions_module(
-    shared: SharedParts, citations: CitationNotifier | None, observer: ChangeObserver
+    shared: SharedParts, citations: CitationNotifier | None, records: ConfidenceRecords
 ) -> DecisionParts:
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
@@ -100,7 +91,7 @@ def build_decisions_module(
     storage, run_blocking = settings.storage, shared.pools[PoolName.OTHERS].run
     # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
     feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
-    journal = build_journal(shared, store, change_log, citations, matrix, observer, feed)
+    journal = build_journal(shared, store, change_log, citations, matrix, records, feed)
     search = DecisionSearch(
         store,
         matrix,
@@ -169,7 +160,7 @@ def build_journal(
     change_log: SqlChangeLog,
     citations: CitationNotifier | None,
     matrix: VectorMatrix,
-    observer: ChangeObserver,
+    records: ConfidenceRecords,
     feed: JournalFeed,
 ) -> Journal:
     """Build the journal, whose commits the matrix, the observer and the feed are told."""
@@ -177,12 +168,12 @@ def build_journal(
     # The feed last: who is told of a change finds it by a search.
     def apply_changes(rows: Sequence[IndexRow]) -> None:
         matrix.apply(rows)
-        observer.note_changes(row.agent for row in rows)
+        records.note_changes(row.agent for row in rows)
         feed.notify()
 
     def forget_erased(erased: Sequence[ErasedRow]) -> None:
         matrix.forget(erased)
-        observer.note_deletions()
+        records.note_deletions()
         feed.notify()
 
     history, writer, embedder = SqlHistoryStore(shared.database), shared.writer, shared.embedder

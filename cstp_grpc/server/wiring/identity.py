@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.tls import raise_config_errors, read_ca_file, tls_context
@@ -14,7 +15,7 @@ from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.server.identity.call_origin import CallOrigins
 from cstp_grpc.server.identity.client_certificates import CertificateAgent, ClientCertificates
 from cstp_grpc.server.identity.jwt_tokens import DEFAULT_SCOPES, ClaimMapping, JwtIssuer, JwtVerifier
-from cstp_grpc.server.identity.signing_keys import MAX_SET_BYTES, HttpKeySource, SigningKeys
+from cstp_grpc.server.identity.signing_keys import MAX_SET_BYTES, KeySource, SigningKeys, fetch_key_document
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +84,11 @@ def build_issuer(issuer: JwtIssuerSettings, setting: str, follower: KeyFollower)
     )
 
 
-def build_key_source(issuer: JwtIssuerSettings, setting: str) -> HttpKeySource:
-    """Build what reads the keys of an issuer. Raises ConfigError."""
+def build_key_source(issuer: JwtIssuerSettings, setting: str) -> KeySource:
+    """Return the function that reads the keys of an issuer. Raises ConfigError."""
     with raise_config_errors(setting, issuer.ca_file):
         tls = tls_context(read_ca_file(issuer.ca_file), issuer.jwks_url.partition(":")[0])
-    return HttpKeySource(issuer.jwks_url, HttpClient(tls, max_bytes=MAX_SET_BYTES))
+    return partial(fetch_key_document, HttpClient(tls, max_bytes=MAX_SET_BYTES), issuer.jwks_url)
 
 
 def build_client_certificates(agents: Sequence[CertificateAgentSettings], origins: CallOrigins) -> ClientCertificates:

@@ -81,6 +81,7 @@ def build_liaison_module(shared: SharedParts, inputs: LiaisonInputs, checker: Gu
     erasures = SqlErasureStore(shared.database)
     eraser = SessionEraser(erasures, core.recorder, clock)
     claimed_for = timedelta(seconds=liaison.claim_seconds)
+    kinds = {pillar: configured.kind for pillar, configured in liaison.pillars.items()}
     components = LiaisonComponents(
         SessionService(core.sessions, core.recorder, clock, liaison.max_context_bytes, core.fence),
         router,
@@ -89,7 +90,7 @@ def build_liaison_module(shared: SharedParts, inputs: LiaisonInputs, checker: Gu
         EventHistory(core.sessions, core.store),
         core.feed,
         eraser,
-        AgentDirectory(core.sessions, core.presence, core.agents, agent_kinds(liaison), clock),
+        AgentDirectory(core.sessions, core.presence, core.agents, kinds, clock),
     )
     servicer = LiaisonService(components, shared.pools[PoolName.OTHERS].run, shared.pools[PoolName.ROUTINGS])
     return Module(
@@ -267,10 +268,6 @@ def build_fallbacks(settings: LiaisonSettings) -> dict[str, Fallback]:
         for pillar, configured in settings.pillars.items()
         if configured.fallback is not None
     }
-
-
-def agent_kinds(settings: LiaisonSettings) -> dict[str, str]:
-    return {pillar: configured.kind for pillar, configured in settings.pillars.items()}
 
 
 def build_local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalLiaisonAgent]:
