@@ -11,6 +11,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cstp_grpc.contract import rpc_errors
 from cstp_grpc.contract.errors import (
     REQUEST_ID,
     BlockingGuardrail,
@@ -20,18 +21,6 @@ from cstp_grpc.contract.errors import (
     PermissionDenied,
 )
 from cstp_grpc.contract.json_codec import json_path
-from cstp_grpc.contract.rpc_errors import (
-    REASON_CODES,
-    REQUEST_ID_KEY,
-    ReasonCodes,
-    codes_for_error,
-    error_for_reason,
-    error_from_details,
-    make_error_details,
-    pack_any,
-    read_error_details,
-    reason_for_status,
-)
 
 STATUS_MESSAGES: Final[Mapping[grpc.StatusCode, str]] = {
     grpc.StatusCode.UNIMPLEMENTED: "The server does not have this method",
@@ -69,7 +58,7 @@ class ErrorWithOwnCodes(CstpError):
         self,
         reason: str,
         message: str,
-        codes: ReasonCodes,
+        codes: rpc_errors.ReasonCodes,
         *,
         metadata: Mapping[str, str] | None = None,
         violations: Sequence[FieldViolation] = (),
@@ -83,11 +72,11 @@ class ErrorWithOwnCodes(CstpError):
 
 def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> CstpError:
     """Return a failed gRPC call as its caller sees it; `request` is the class of the sent message."""
-    reason = reason_for_status(error)
+    reason = rpc_errors.reason_for_status(error)
     request_id = read_server_request_id(error)
-    details = read_error_details(error)
+    details = rpc_errors.read_error_details(error)
     if details is None:
-        return error_for_reason(reason, message_for_status(error.code(), reason), metadata=request_id)
+        return rpc_errors.error_for_reason(reason, message_for_status(error.code(), reason), metadata=request_id)
     violations = [FieldViolation(json_path(request, each.field), each.description) for each in details.violations]
     # The server's own message names fields as the proto does.
     renamed = violations != list(details.violations)
@@ -97,13 +86,13 @@ def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Cs
         metadata={**request_id, **details.metadata},
         violations=tuple(violations),
     )
-    if details.reason in REASON_CODES:
-        return error_from_details(details)
+    if details.reason in rpc_errors.REASON_CODES:
+        return rpc_errors.error_from_details(details)
     # A server of a later contract gives reasons unknown here: they keep their name and get the codes of the status.
     return ErrorWithOwnCodes(
         details.reason,
         details.message,
-        REASON_CODES[reason],
+        rpc_errors.REASON_CODES[reason],
         metadata=details.metadata,
         violations=details.violations,
         retry_after=details.retry_after,
@@ -111,8 +100,8 @@ def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Cs
     )
 
 
-def error_codes(error: CstpError) -> ReasonCodes:
-    return error.codes if isinstance(error, ErrorWithOwnCodes) else codes_for_error(error)
+def error_codes(error: CstpError) -> rpc_errors.ReasonCodes:
+    return error.codes if isinstance(error, ErrorWithOwnCodes) else rpc_errors.codes_for_error(error)
 
 
 def error_data(error: CstpError, request_id: str) -> dict[str, Any]:
@@ -173,7 +162,7 @@ def read_server_request_id(error: grpc.aio.AioRpcError) -> dict[str, str]:
     """Return the request id that the server answered with, as an error's metadata; empty if it sent none."""
     for metadata in (error.trailing_metadata(), error.initial_metadata()):
         for key, value in metadata or ():
-            if key == REQUEST_ID_KEY and isinstance(value, str):
+            if key == rpc_errors.REQUEST_ID_KEY and isinstance(value, str):
                 return {REQUEST_ID: value}
     return {}
 
@@ -197,7 +186,7 @@ def status_json(http_code: int, grpc_code: str, message: str, details: Iterable[
 
 def failure_details(failure: CstpError, request_id: str) -> list[Message]:
     """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
-    return make_error_details(
+    return rpc_errors.make_error_details(
         failure.reason,
         {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},
         violations=failure.violations,
@@ -207,5 +196,5 @@ def failure_details(failure: CstpError, request_id: str) -> list[Message]:
 
 
 def to_any_json(detail: Message) -> dict[str, Any]:
-    found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
+    found: dict[str, Any] = json_format.MessageToDict(rpc_errors.pack_any(detail))
     return found

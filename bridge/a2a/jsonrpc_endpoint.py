@@ -14,19 +14,8 @@ from a2a.utils.errors import (
 from aiohttp import web
 
 from bridge import http_request, http_response, jsonrpc
-from bridge.a2a.call_context import (
-    EXTENSION_URI,
-    EXTENSIONS_HEADER,
-    V0_3,
-    V1_0,
-    A2aCallContext,
-    A2aHttpCall,
-    is_extension_activated,
-    load_sdk_v0_3,
-    parse_version,
-    require_version,
-    unreadable_body_error,
-)
+from bridge.a2a import call_context
+from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, A2aHttpCall
 from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_failure
 from bridge.a2a.operations import JSON_V1_0, OPERATIONS, OperationTable, bind_operations
 from bridge.a2a.services import A2aServices
@@ -64,7 +53,7 @@ class A2aJsonRpcEndpoint:
             request[METHOD] = jsonrpc.method_of_body(body, self._known)
             context = http_call.build_context()
         except CstpError as failure:
-            return await body_error_response(http_call, unreadable_body_error(failure), failure)
+            return await body_error_response(http_call, call_context.unreadable_body_error(failure), failure)
         except A2AError as error:
             return await body_error_response(http_call, error)
         first = body.calls[0]
@@ -84,7 +73,7 @@ class A2aJsonRpcEndpoint:
     async def _answer(self, http_call: A2aHttpCall, context: A2aCallContext, call: JsonRpcEntry) -> JsonRpcOutcome:
         """Execute a call that does not stream and return its outcome."""
         if isinstance(call, jsonrpc.MalformedJsonRpcRequest):
-            return await failed_outcome(call.id, unreadable_body_error(call.failure), http_call, "a call")
+            return await failed_outcome(call.id, call_context.unreadable_body_error(call.failure), http_call, "a call")
         if call.method in self._streaming:
             return await self._refuse_stream(call, http_call)
         try:
@@ -104,20 +93,20 @@ class A2aJsonRpcEndpoint:
         """Raise MethodNotFoundError unless a method is one of CSTP's, and the extension is activated."""
         if not method.startswith(self._prefixes):
             raise MethodNotFoundError("Method not found")
-        if not is_extension_activated(context):
-            hint = f"send {EXTENSIONS_HEADER}: {EXTENSION_URI} to call methods of CSTP"
+        if not call_context.is_extension_activated(context):
+            hint = f"send {call_context.EXTENSIONS_HEADER}: {call_context.EXTENSION_URI} to call methods of CSTP"
             raise MethodNotFoundError(f"Method not found; {hint}")
 
     def _require_version(self, method: str, http_call: A2aHttpCall) -> None:
         """Raise VersionNotSupportedError unless the method belongs to the requested version."""
-        parse_version(http_call.version)
+        call_context.parse_version(http_call.version)
         if method in self._versions:
-            require_version(http_call.version, self._versions[method], method)
+            call_context.require_version(http_call.version, self._versions[method], method)
 
     async def _load_operations(self, version: str) -> OperationTable:
         found = self._operations.get(version)
         if found is None:
-            await load_sdk_v0_3()
+            await call_context.load_sdk_v0_3()
             from bridge.a2a import v0_3_json
 
             found = self._operations[version] = bind_operations(self._services.handler, v0_3_json.JSON_V0_3)

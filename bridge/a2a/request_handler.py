@@ -28,7 +28,7 @@ from a2a.utils.errors import (
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 from google.protobuf.message import Message
 
-from bridge.a2a import task_results
+from bridge.a2a import task_results, task_store
 from bridge.a2a.agent_card import AgentCardBuilder
 from bridge.a2a.call_context import (
     EXTENSION_URI,
@@ -42,20 +42,7 @@ from bridge.a2a.message_parsing import check_required_fields
 from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
 from bridge.a2a.task_preparation import PendingTask, PendingTaskBuilder
 from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, TaskRunner
-from bridge.a2a.task_store import (
-    CANCELABLE_STATES,
-    SERVER_STATES,
-    GrpcTaskStore,
-    StoredTask,
-    TaskEvent,
-    TaskQuery,
-    TaskVersionConflict,
-    final_events,
-    has_ended,
-    is_idle,
-    state_name,
-    status_event,
-)
+from bridge.a2a.task_store import GrpcTaskStore, StoredTask, TaskEvent, TaskVersionConflict
 from bridge.http_request import AUTHORIZATION
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
@@ -130,7 +117,7 @@ class A2aRequestHandler:
         begun = await self._start(params, context, self._runner.start)
         if isinstance(begun, StoredTask):
             shown = apply_history_length(begun.task, params.configuration)
-            if is_idle(begun.task):
+            if task_store.is_idle(begun.task):
                 yield shown
                 return
             async with aclosing(self._stream_task(shown, begun, metadata)) as events:
@@ -140,7 +127,7 @@ class A2aRequestHandler:
         task, work = begun
         yield apply_history_length(task, params.configuration)
         # Shielded: a caller that disconnects ends its stream and not the task.
-        for event in final_events(await asyncio.shield(work)):
+        for event in task_store.final_events(await asyncio.shield(work)):
             yield event
 
     async def on_get_task(self, params: GetTaskRequest, context: A2aCallContext) -> Task:
@@ -161,11 +148,11 @@ class A2aRequestHandler:
         if params.HasField("page_size"):
             validate_page_size(params.page_size)
         page_size = params.page_size or DEFAULT_PAGE_SIZE
-        if params.status and params.status not in SERVER_STATES:
+        if params.status and params.status not in task_store.SERVER_STATES:
             # No task is ever in such a state. Security: still only known callers get an answer.
             await self._access.fetch_access(context.metadata)
             return ListTasksResponse(page_size=page_size)
-        query = TaskQuery(
+        query = task_store.TaskQuery(
             page_size,
             params.page_token,
             params.context_id,
@@ -195,7 +182,7 @@ class A2aRequestHandler:
         stored = await self._store.get(params.id, metadata)
         while True:
             # Saved with the version that was read, so that a task which starts meanwhile is never overwritten.
-            while stored.task.status.state in CANCELABLE_STATES:
+            while stored.task.status.state in task_store.CANCELABLE_STATES:
                 try:
                     ended = task_results.with_result(stored.task, task_results.canceled_result())
                     return (await self._store.save(ended, stored.version, metadata)).task
@@ -208,7 +195,7 @@ class A2aRequestHandler:
                 async with asyncio.timeout(CANCEL_SECONDS):
                     stored = await self._wait_for_end(stored, metadata, CANCEL_POLL_SECONDS)
             # It may have come to wait for input, and can be canceled after all: around again.
-            if stored.task.status.state not in CANCELABLE_STATES:
+            if stored.task.status.state not in task_store.CANCELABLE_STATES:
                 raise not_cancelable_error(stored.task)
 
     async def on_subscribe_to_task(
@@ -221,8 +208,10 @@ class A2aRequestHandler:
         stored = await self._store.get(params.id, metadata)
         task = stored.task
         # A2A 1.0, SubscribeToTask: a task in a terminal state is refused, as it has no more events.
-        if has_ended(task):
-            raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
+        if task_store.has_ended(task):
+            raise UnsupportedOperationError(
+                f"Task {task.id} has ended, it is {task_store.state_name(task)}; get it instead"
+            )
         self._runner.wait_for_approval(stored, metadata)
         async with aclosing(self._stream_task(task, stored, metadata)) as events:
             async for event in events:
@@ -264,7 +253,7 @@ class A2aRequestHandler:
     async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
     ) -> StoredTask:
-        if is_idle(stored.task):
+        if task_store.is_idle(stored.task):
             return stored
         async with aclosing(self._runner.follow(stored, metadata, first_pause)) as changes:
             async for changed in changes:
@@ -282,7 +271,11 @@ class A2aRequestHandler:
             yield shown
             async with aclosing(self._runner.follow(stored, metadata)) as changes:
                 async for changed in changes:
-                    for event in final_events(changed.task) if is_idle(changed.task) else [status_event(changed.task)]:
+                    for event in (
+                        task_store.final_events(changed.task)
+                        if task_store.is_idle(changed.task)
+                        else [task_store.status_event(changed.task)]
+                    ):
                         yield event
 
     @contextmanager
@@ -317,8 +310,9 @@ class A2aRequestHandler:
 
 def not_cancelable_error(task: Task) -> TaskNotCancelableError:
     """Return the error for canceling a task that has ended or is running."""
-    if has_ended(task):
-        return TaskNotCancelableError(f"Task {task.id} has ended, it is {state_name(task)}")
+    state = task_store.state_name(task)
+    if task_store.has_ended(task):
+        return TaskNotCancelableError(f"Task {task.id} has ended, it is {state}")
     return TaskNotCancelableError(
-        f"Task {task.id} is {state_name(task)}: what it asks for has been sent and cannot be prevented; get its result"
+        f"Task {task.id} is {state}: what it asks for has been sent and cannot be prevented; get its result"
     )

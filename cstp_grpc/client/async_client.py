@@ -14,22 +14,7 @@ from typing import Any, Protocol, Self, TypeVar, Unpack, cast
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.client.call_steps import (
-    ConnectionOptions,
-    WatchCursor,
-    advance_page,
-    build_request,
-    build_upload_request,
-    call_timeout,
-    check_identity,
-    is_retry_safe,
-    method_of_call,
-    require_batch_size,
-    require_server_stream,
-    require_unary,
-    response_field,
-    with_idempotency_key,
-)
+from cstp_grpc.client import call_steps as steps
 from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
 from cstp_grpc.client.grpc_transport import (
     balancing_options,
@@ -226,37 +211,38 @@ class AsyncTransportCallExecutor:
         self._timeout = timeout
 
     async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
-        require_unary(method)
-        attempt = functools.partial(self._transport.call, method, with_idempotency_key(request))
-        limit = call_timeout(method, timeout, self._timeout)
-        return await self._retrier.run(attempt, limit, repeatable=is_retry_safe(method, request))
+        steps.require_unary(method)
+        attempt = functools.partial(self._transport.call, method, steps.with_idempotency_key(request))
+        limit = steps.call_timeout(method, timeout, self._timeout)
+        return await self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method, request))
 
     async def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
-        require_server_stream(method)
+        steps.require_server_stream(method)
         return await self._transport.watch(method, request, timeout)
 
     async def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
-        return cast(T, response_field(await self.call(method_of_call(call), build_request(call), timeout), call.answer))
+        response = await self.call(steps.method_of_call(call), steps.build_request(call), timeout)
+        return cast(T, steps.response_field(response, call.answer))
 
     async def pages(self, listing: PagedCall[T], timeout: float | None = None) -> AsyncIterator[T]:
-        request = build_request(listing)
+        request = steps.build_request(listing)
         while True:
-            page = await self.call(method_of_call(listing), request, timeout)
-            for item in response_field(page, listing.items):
+            page = await self.call(steps.method_of_call(listing), request, timeout)
+            for item in steps.response_field(page, listing.items):
                 yield item
-            if not advance_page(listing, request, page):
+            if not steps.advance_page(listing, request, page):
                 return
 
     async def watch(
         self, watch: WatchCall[T], *, resume: bool, on_failure: OnFailure | None, timeout: float | None
     ) -> AsyncGenerator[T, None]:
-        progress = WatchCursor(watch, self._retrier)
+        progress = steps.WatchCursor(watch, self._retrier)
         left = self._retrier.countdown(timeout)
         while True:
             try:
                 if not progress.is_positioned:
                     progress.start_after(await self.make(progress.newest_call, left()))
-                async with await self.stream(method_of_call(watch), progress.request, left()) as answers:
+                async with await self.stream(steps.method_of_call(watch), progress.request, left()) as answers:
                     async for answer in answers:
                         yield progress.take_item(answer)
                 return
@@ -276,15 +262,15 @@ class AsyncTransportCallExecutor:
         batch: int,
         timeout: float | None,
     ) -> AsyncIterator[T]:
-        require_batch_size(batch)
-        method = method_of_call(upload)
-        limit = call_timeout(method, timeout, self._timeout)
+        steps.require_batch_size(batch)
+        method = steps.method_of_call(upload)
+        limit = steps.call_timeout(method, timeout, self._timeout)
         positions = itertools.count()
         async for requested in split_batches(requests, batch):
-            sent = [build_upload_request(method, each, next(positions)) for each in requested]
+            sent = [steps.build_upload_request(method, each, next(positions)) for each in requested]
             attempt = functools.partial(self._transport.send, method, sent)
             answer = await self._retrier.run(attempt, limit, repeatable=method.idempotent)
-            for item in response_field(answer, upload.items):
+            for item in steps.response_field(answer, upload.items):
                 yield item
 
 
@@ -315,7 +301,7 @@ def open_async_transport(
     client_certificate: str | Path | None = None,
 ) -> AsyncTransport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
-    check_identity(target, token, agent)
+    steps.check_identity(target, token, agent)
     if is_folder_target(target):
         opened: AsyncTransport = load_folder_transport("local-async")(target, agent, config)
         return opened
@@ -342,7 +328,7 @@ class AsyncCstpClient(AsyncCstp):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
-        **connection: Unpack[ConnectionOptions],
+        **connection: Unpack[steps.ConnectionOptions],
     ) -> None:
         self._transport = open_async_transport(target, token, **connection)
         self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)

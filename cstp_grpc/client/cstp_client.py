@@ -12,22 +12,7 @@ from typing import Self, TypeVar, Unpack, cast
 
 from google.protobuf.message import Message
 
-from cstp_grpc.client.call_steps import (
-    ConnectionOptions,
-    WatchCursor,
-    advance_page,
-    build_request,
-    build_upload_request,
-    call_timeout,
-    check_identity,
-    is_retry_safe,
-    method_of_call,
-    require_batch_size,
-    require_server_stream,
-    require_unary,
-    response_field,
-    with_idempotency_key,
-)
+from cstp_grpc.client import call_steps as steps
 from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
 from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
@@ -54,39 +39,40 @@ class TransportCallExecutor:
 
     def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
         """Return the response of a unary method. Raises CstpError."""
-        require_unary(method)
-        attempt = functools.partial(self._transport.call, method, with_idempotency_key(request))
-        limit = call_timeout(method, timeout, self._timeout)
-        return self._retrier.run(attempt, limit, repeatable=is_retry_safe(method, request))
+        steps.require_unary(method)
+        attempt = functools.partial(self._transport.call, method, steps.with_idempotency_key(request))
+        limit = steps.call_timeout(method, timeout, self._timeout)
+        return self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method, request))
 
     def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> ResponseStream:
         """Return the response stream of a server-streaming method. Raises CstpError."""
-        require_server_stream(method)
+        steps.require_server_stream(method)
         return self._transport.watch(method, request, timeout)
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
-        return cast(T, response_field(self.call(method_of_call(call), build_request(call), timeout), call.answer))
+        response = self.call(steps.method_of_call(call), steps.build_request(call), timeout)
+        return cast(T, steps.response_field(response, call.answer))
 
     def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:
-        request = build_request(listing)
+        request = steps.build_request(listing)
         while True:
-            page = self.call(method_of_call(listing), request, timeout)
-            yield from response_field(page, listing.items)
-            if not advance_page(listing, request, page):
+            page = self.call(steps.method_of_call(listing), request, timeout)
+            yield from steps.response_field(page, listing.items)
+            if not steps.advance_page(listing, request, page):
                 return
 
     def watch(
         self, watch: WatchCall[T], *, resume: bool, on_failure: OnFailure | None, timeout: float | None
     ) -> Generator[T, None, None]:
         """Yield items as they come, for `timeout` seconds in all."""
-        progress = WatchCursor(watch, self._retrier)
+        progress = steps.WatchCursor(watch, self._retrier)
         left = self._retrier.countdown(timeout)
         while True:
             try:
                 if not progress.is_positioned:
                     progress.start_after(self.make(progress.newest_call, left()))
                 # The request has the position after the last item, so that a new stream repeats and misses nothing.
-                with self.stream(method_of_call(watch), progress.request, left()) as answers:
+                with self.stream(steps.method_of_call(watch), progress.request, left()) as answers:
                     for answer in answers:
                         yield progress.take_item(answer)
                 return
@@ -101,15 +87,15 @@ class TransportCallExecutor:
     def upload(
         self, upload: UploadCall[R, T], requests: Iterable[R | Fields], *, batch: int, timeout: float | None
     ) -> Iterator[T]:
-        require_batch_size(batch)
-        method = method_of_call(upload)
-        limit = call_timeout(method, timeout, self._timeout)
-        remaining = (build_upload_request(method, each, position) for position, each in enumerate(requests))
+        steps.require_batch_size(batch)
+        method = steps.method_of_call(upload)
+        limit = steps.call_timeout(method, timeout, self._timeout)
+        remaining = (steps.build_upload_request(method, each, position) for position, each in enumerate(requests))
         # A list and no generator: a retry sends the same batch again.
         while sent := list(itertools.islice(remaining, batch)):
             attempt = functools.partial(self._transport.send, method, sent)
             answer = self._retrier.run(attempt, limit, repeatable=method.idempotent)
-            yield from response_field(answer, upload.items)
+            yield from steps.response_field(answer, upload.items)
 
 
 class CstpClient(Cstp):
@@ -135,7 +121,7 @@ class CstpClient(Cstp):
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
-        **connection: Unpack[ConnectionOptions],
+        **connection: Unpack[steps.ConnectionOptions],
     ) -> None:
         self._transport = open_transport(target, token, **connection)
         self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
@@ -191,7 +177,7 @@ def open_transport(
     client_certificate: str | Path | None = None,
 ) -> Transport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
-    check_identity(target, token, agent)
+    steps.check_identity(target, token, agent)
     if is_folder_target(target):
         opened: Transport = load_folder_transport("local")(target, agent, config)
         return opened

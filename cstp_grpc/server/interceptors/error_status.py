@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 from google.rpc import code_pb2, status_pb2
 
-from cstp_grpc.contract import errors
+from cstp_grpc.contract import errors, rpc_errors
 from cstp_grpc.contract.errors import (
     AuthenticationRequired,
     CstpError,
@@ -18,15 +18,6 @@ from cstp_grpc.contract.errors import (
     InvalidArgument,
     PermissionDenied,
     RateLimited,
-)
-from cstp_grpc.contract.rpc_errors import (
-    PUSHBACK_KEY,
-    REQUEST_ID_KEY,
-    RETRIED_GRPC_CODES,
-    STATUS_KEY,
-    codes_for_error,
-    make_error_details,
-    pack_any,
 )
 from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.server.interceptors.admission import InboundCall
@@ -60,8 +51,8 @@ def to_status(
 
     `remaining` is the seconds until the caller's deadline, or None without one.
     """
-    code = grpc.StatusCode[codes_for_error(error).grpc_code]
-    details = make_error_details(
+    code = grpc.StatusCode[rpc_errors.codes_for_error(error).grpc_code]
+    details = rpc_errors.make_error_details(
         error.reason,
         {**error.metadata, errors.REQUEST_ID: request_id},
         violations=error.violations,
@@ -69,11 +60,11 @@ def to_status(
         retry_after_ms=None if error.retry_after is None else round(error.retry_after * 1000),
     )
     status = status_pb2.Status(
-        code=code_pb2.Code.Value(code.name), message=error.message, details=map(pack_any, details)
+        code=code_pb2.Code.Value(code.name), message=error.message, details=map(rpc_errors.pack_any, details)
     )
     trailing = (
-        (STATUS_KEY, status.SerializeToString()),
-        (REQUEST_ID_KEY, request_id),
+        (rpc_errors.STATUS_KEY, status.SerializeToString()),
+        (rpc_errors.REQUEST_ID_KEY, request_id),
         *retry_pushback_metadata(error, remaining),
         *further_metadata,
     )
@@ -82,15 +73,15 @@ def to_status(
 
 def retry_pushback_metadata(error: errors.CstpError, remaining: float | None) -> tuple[tuple[str, str], ...]:
     """Return the metadata that tells clients when to retry, or not to; empty if that is left to their retry policy."""
-    codes, delay = codes_for_error(error), error.retry_after
-    if codes.grpc_code in RETRIED_GRPC_CODES and not codes.retriable:
-        return ((PUSHBACK_KEY, NO_RETRY),)
+    codes, delay = rpc_errors.codes_for_error(error), error.retry_after
+    if codes.grpc_code in rpc_errors.RETRIED_GRPC_CODES and not codes.retriable:
+        return ((rpc_errors.PUSHBACK_KEY, NO_RETRY),)
     if delay is None:
         # Exhaustion without a delay is a limit on open streams, which a retry meets again.
-        return ((PUSHBACK_KEY, NO_RETRY),) if codes.grpc_code == "RESOURCE_EXHAUSTED" else ()
+        return ((rpc_errors.PUSHBACK_KEY, NO_RETRY),) if codes.grpc_code == "RESOURCE_EXHAUSTED" else ()
     if remaining is not None and delay >= remaining:
-        return ((PUSHBACK_KEY, NO_RETRY),)
-    return ((PUSHBACK_KEY, str(math.ceil(delay * 1000))),)
+        return ((rpc_errors.PUSHBACK_KEY, NO_RETRY),)
+    return ((rpc_errors.PUSHBACK_KEY, str(math.ceil(delay * 1000))),)
 
 
 def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[errors.BlockingGuardrail]:
