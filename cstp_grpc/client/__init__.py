@@ -20,27 +20,15 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "cstp_grpc.contract.calls": ("Json",),
-            "cstp_grpc.client.async_client": ("AsyncCstpClient",),
-            "cstp_grpc.client.cstp_client": ("CstpClient",),
-            "cstp_grpc.contract.json_codec": ("to_json",),
-            "cstp_grpc.client.guard": (
-                "Announced",
-                "Blocked",
-                "guard",
-            ),
-            "cstp_grpc.contract.proto_values": ("decision_filters",),
-            "cstp_grpc.client.retry": ("RetryPolicy",),
-            "cstp_grpc.gen.async_methods": (
-                "AsyncCstp",
-                "AsyncIntentLayer",
-                "AsyncLiaison",
-            ),
-            "cstp_grpc.gen.methods": (
-                "Cstp",
-                "IntentLayer",
-                "Liaison",
-            ),
+            "cstp_grpc.contract.calls": "Json",
+            "cstp_grpc.client.async_client": "AsyncCstpClient",
+            "cstp_grpc.client.cstp_client": "CstpClient",
+            "cstp_grpc.contract.json_codec": "to_json",
+            "cstp_grpc.client.guard": "Announced Blocked guard",
+            "cstp_grpc.contract.proto_values": "decision_filters",
+            "cstp_grpc.client.retry": "RetryPolicy",
+            "cstp_grpc.gen.async_methods": "AsyncCstp AsyncIntentLayer AsyncLiaison",
+            "cstp_grpc.gen.methods": "Cstp IntentLayer Liaison",
         },
     )
 

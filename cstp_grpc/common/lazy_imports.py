@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 
-def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package that imports each name from the module that defines it."""
-    module_of = {name: module for module, names in modules.items() for name in names}
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a package that imports each name from the module that defines it.
+
+    `modules` are the names that modules define, separated by spaces.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in module_of:
@@ -22,7 +25,7 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable
         module = import_or_name_extra(module_of[name])
         # All its exports become attributes of the package, so that their next use does not come here. All, because an
         # import also binds the submodule in its package, under a name that one of the exports may have.
-        for offered in modules[module_of[name]]:
+        for offered in modules[module_of[name]].split():
             setattr(sys.modules[package], offered, getattr(module, offered))
         return getattr(module, name)
 

@@ -20,11 +20,11 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "cstp_grpc.contract.enums": ("Reaction", "Severity", "Stakes"),
-            "cstp_grpc.core.guardrails.evaluator": ("UnknownInputPolicy",),
-            "cstp_grpc.core.guardrails.local_rulebook": ("Rulebook",),
-            "cstp_grpc.core.guardrails.model": ("Action", "Verdict", "Violation"),
-            "cstp_grpc.core.guardrails.rulebook": ("RulebookError",),
+            "cstp_grpc.contract.enums": "Reaction Severity Stakes",
+            "cstp_grpc.core.guardrails.evaluator": "UnknownInputPolicy",
+            "cstp_grpc.core.guardrails.local_rulebook": "Rulebook",
+            "cstp_grpc.core.guardrails.model": "Action Verdict Violation",
+            "cstp_grpc.core.guardrails.rulebook": "RulebookError",
         },
     )
 

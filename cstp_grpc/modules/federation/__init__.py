@@ -9,8 +9,6 @@ from cstp_grpc.common.lazy_imports import lazy_exports
 if TYPE_CHECKING:
     from cstp_grpc.modules.federation.federated_client import Agent, FederatedClient
 else:
-    __getattr__ = lazy_exports(
-        __name__, {"cstp_grpc.modules.federation.federated_client": ("Agent", "FederatedClient")}
-    )
+    __getattr__ = lazy_exports(__name__, {"cstp_grpc.modules.federation.federated_client": "Agent FederatedClient"})
 
 __all__ = ["Agent", "FederatedClient"]

@@ -73,5 +73,5 @@ else:
         "settings": "AgentSettings EmbeddingSettings IndexSettings ProviderSettings Settings",
         "yaml_file": "add_peer expand_text parse_yaml read_data_dir read_text replace_file",
     }
-    modules = {f"{__name__}.{module}": names.split() for module, names in EXPORTS.items()}
-    __getattr__ = lazy_exports(__name__, {**modules, "cstp_grpc.contract.errors": ["ConfigError"]})
+    modules = {f"{__name__}.{module}": names for module, names in EXPORTS.items()}
+    __getattr__ = lazy_exports(__name__, {**modules, "cstp_grpc.contract.errors": "ConfigError"})
