@@ -1,4 +1,4 @@
-"""The port through which rooms tell how long parts of their work take, and what others are told of the trace."""
+"""The port through which modules record the duration of their work, and the trace that others are given."""
 
 from __future__ import annotations
 

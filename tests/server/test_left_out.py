@@ -1,4 +1,4 @@
-"""Rooms that the settings leave out: they cost nothing, and their methods are unknown."""
+"""Modules that the settings leave out: they cost nothing, and their methods are unknown."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ app.stop()
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a server without the rooms that can be left out."""
+    """Return the address of a server without the modules that can be left out."""
     with running(settings(tmp_path_factory.mktemp("data"), **LEFT_OUT)) as app:
         yield app.target
 
@@ -96,7 +96,7 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
 
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
     unused = ("cstp_grpc.modules.federation", "cstp_grpc.modules.callbacks")
-    rooms = (
+    left_out = (
         "cstp_grpc.modules.liaison",
         "cstp_grpc.modules.intent_layer",
         "cstp_grpc.modules.tasks",
@@ -105,11 +105,11 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
     )
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")
-    assert not {name for name in modules if name.startswith(rooms + described + unused)}
+    assert not {name for name in modules if name.startswith(left_out + described + unused)}
     # Nor has anybody asked for metrics, lines of calls or traces.
     assert not {name for name in modules if name.startswith(TELEMETRY)}
     more, with_all = started(tmp_path / "on", "on")
-    assert {room for room in rooms if room in more} == set(rooms)
+    assert {name for name in left_out if name in more} == set(left_out)
     # There are no peers and no addresses for callbacks.
     assert not {name for name in more if name.startswith(unused)}
     # The thread that compiles validation rules ends by itself.

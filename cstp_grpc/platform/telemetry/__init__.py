@@ -1,1 +1,1 @@
-"""What a server tells of itself: metrics of its calls and of the work that its rooms do."""
+"""Metrics and traces of a process: its calls, and the work of its modules."""

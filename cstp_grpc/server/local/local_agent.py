@@ -1,4 +1,4 @@
-"""An agent without a server: the rooms on a data folder, called through the same handlers as over gRPC.
+"""An agent without a server: the modules on a data folder, called through the same handlers as over gRPC.
 
 Several processes may use a folder at once, as workers of one server do: they write in turns, and look before each call
 whether others have written. A server wants the folder for itself.
@@ -105,7 +105,7 @@ class LocalAgent:
         self._closed = False
         self._max_bytes = settings.grpc.max_message_bytes
         with ExitStack() as opened:
-            shared, modules, policy = open_rooms(opened, settings, agent, clock)
+            shared, modules, policy = open_modules(opened, settings, agent, clock)
             servicers = [servicer for module in modules for servicer in module.servicers]
             self._handlers = CallHandlers(servicers, policy, shared.pools, OpenStreams())
             # Before the database is closed, which running work uses.
@@ -187,7 +187,7 @@ class LocalAgent:
         return handler
 
 
-def open_rooms(
+def open_modules(
     opened: ExitStack, settings: Settings, agent: str, clock: Callable[[], datetime]
 ) -> tuple[SharedParts, Sequence[Module], CallPolicy]:
     """Open the folder and build the modules on it, and the policy of calls by an agent; `opened` closes them.
@@ -201,7 +201,7 @@ def open_rooms(
     version = DatabaseVersion(shared.database)
     opened.callback(version.close)
     foreign_commits: list[Callable[[], object]] = []
-    # Before the rooms read anything, so that what is committed meanwhile is noticed by the first call.
+    # Before the modules read anything, so that what is committed meanwhile is noticed by the first call.
     check = ForeignCommitCheck(shared.database, version, foreign_commits)
     modules = build_modules(shared, inputs, is_public)
     foreign_commits += [listener for module in modules for listener in module.on_foreign_commit]

@@ -1,4 +1,4 @@
-"""All tables of a journal's database, whichever rooms a server leaves out."""
+"""All tables of a journal's database, whichever modules a server leaves out."""
 
 from __future__ import annotations
 

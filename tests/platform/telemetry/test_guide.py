@@ -26,7 +26,7 @@ WITHOUT_INDEX = {"cstp_index_ready", "cstp_index_lag_revisions", "cstp_worker_up
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
-    """The figures of a server that has all rooms, but neither an index nor workers."""
+    """The figures of a server that has all modules, but neither an index nor workers."""
     folder = tmp_path_factory.mktemp("figures")
     callbacks = {"allow": ["https://agents.example.com/"]}
     with ExitStack() as opened:
