@@ -181,26 +181,16 @@ async def run_bridge(
         open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
         metrics.serve(settings.metrics, inner_metrics_port) if metrics else nullcontext(None) as metrics_url,
     ):
-        forwarder = Forwarder(
-            channel,
-            contract_methods(settings.disabled_services),
-            settings.server.timeout_seconds,
-            settings.cstp.guardrails.max_values,
-        )
+        methods, timeout = contract_methods(settings.disabled_services), settings.server.timeout_seconds
+        forwarder = Forwarder(channel, methods, timeout, settings.cstp.guardrails.max_values)
         a2a: A2aModule | None = None
         if settings.a2a.enabled:
             # Imported late: without A2A, neither this package nor its SDK is loaded.
             from bridge.a2a.module import A2aModule
 
+            observer = metrics or UnobservedCalls()
             a2a = A2aModule(
-                settings,
-                upstream,
-                channel,
-                forwarder,
-                certificate,
-                origins,
-                metrics or UnobservedCalls(),
-                reuse_port=reuse_ports,
+                settings, upstream, channel, forwarder, certificate, origins, observer, reuse_port=reuse_ports
             )
         app = create_app(settings, channel, forwarder, a2a, origins)
         runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
@@ -212,19 +202,20 @@ async def run_bridge(
             host, port = await start_listener(listener, settings.server, reuse_port=reuse_ports)
             if a2a:
                 await a2a.start(public_bridge_url(settings.server, port))
-            grpc_address = a2a.grpc_address if a2a else None
-            yield ListenAddresses(
-                join_host_port(host, port), grpc_address, secure=certificate is not None, metrics_url=metrics_url
-            )
+            secure, grpc_address = certificate is not None, a2a.grpc_address if a2a else None
+            yield ListenAddresses(join_host_port(host, port), grpc_address, secure, metrics_url)
         finally:
-            # The order: accept no more connections, let HTTP and gRPC calls end, then tasks, which outlive their calls;
-            # the channel closes last, because all of them use it.
-            ends_at = time.monotonic() + settings.grpc.drain_seconds
-            await listener.stop()
-            ending = [a2a.stop(settings.grpc.drain_seconds)] if a2a else []
-            await asyncio.gather(runner.cleanup(), *ending)
-            if a2a:
-                await a2a.finish_tasks(ends_at - time.monotonic())
+            await drain_calls(listener, runner, a2a, settings.grpc.drain_seconds)
+
+
+async def drain_calls(listener: HttpListener, runner: web.AppRunner, a2a: A2aModule | None, seconds: float) -> None:
+    """Accept no more connections, let calls end, and then the tasks of A2A, for some seconds together."""
+    # Tasks outlive their calls. The channel closes after all of them, because they use it.
+    ends_at = time.monotonic() + seconds
+    await listener.stop()
+    await asyncio.gather(runner.cleanup(), *([a2a.stop(seconds)] if a2a else []))
+    if a2a:
+        await a2a.finish_tasks(ends_at - time.monotonic())
 
 
 @asynccontextmanager

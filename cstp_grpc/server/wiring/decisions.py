@@ -74,10 +74,7 @@ def build_decisions_module(
     # Other stores of this process only read decisions.
     store = SqlDecisionStore(database, shared.read_policy, is_sole_writer=not shared.database_is_shared)
     change_log = SqlChangeLog(database, writer)
-    # In memory shared with the other processes if there is such memory.
-    memory = shared.deployment.vectors_memory
-    pool = None if memory is None else SharedVectorPool(memory, embedder.dimensions)
-    matrix = VectorMatrix(embedder.dimensions, shared.read_policy, pool)
+    matrix = build_matrix(shared)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
     loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
     if shared.deployment.resident:
@@ -92,6 +89,8 @@ def build_decisions_module(
     # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
     feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     journal = build_journal(shared, store, change_log, citations, matrix, records, feed)
+    exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
+    servicer = JournalService(journal, feed, exports, run_blocking)
     search = DecisionSearch(
         store,
         matrix,
@@ -103,28 +102,27 @@ def build_decisions_module(
         None if shared.deployment.resident else loader,
         shared.observers.searches,
     )
-    exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
-    servicer = JournalService(journal, feed, exports, run_blocking)
+    indexes = [] if index is None else [index]
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
-        late_background=[
-            PassageRefresher(store, journal, embedder.model),
-            *([] if index is None else [index]),
-            *build_retention(shared, journal),
-        ],
-        begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
+        late_background=[PassageRefresher(store, journal, embedder.model), *indexes, *build_retention(shared, journal)],
+        begin_stop=[feed.close, *(each.begin_stop for each in indexes)],
         # The feed after the matrix: who is told of a change finds it by a search.
         on_foreign_commit=[
             matrix_sync.refresh if shared.deployment.resident else loader.note_foreign_commit,
             feed.check_for_new,
         ],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
-        measures=[
-            *build_search_measures(store, matrix, index),
-            build_watcher_measure("decisions", feed),
-        ],
+        measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
+
+
+def build_matrix(shared: SharedParts) -> VectorMatrix:
+    """Build the matrix of vectors, in memory shared with the other processes if there is such memory."""
+    memory, dimensions = shared.deployment.vectors_memory, shared.embedder.dimensions
+    pool = None if memory is None else SharedVectorPool(memory, dimensions)
+    return VectorMatrix(dimensions, shared.read_policy, pool)
 
 
 def build_search_measures(

@@ -67,24 +67,18 @@ def build_intents_module(
     confidences: ConfidenceHistory,
     approvals: ApprovalGate | None,
 ) -> IntentParts:
-    """Build guardrail checks and announcements.
-
-    `citations` records which decisions an agent was given; `confidences` warns it of its own; `approvals` requests
-    approvals unless they are left out.
-    """
-    settings, pools, journal, sink = shared.settings, shared.pools, decisions.journal, shared.sink
+    """Build guardrail checks and announcements, which record citations, warn of confidences and request approvals."""
+    cstp, pools, name = shared.settings.cstp, shared.pools, shared.settings.agent.name
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent)
-    history = build_history(shared, journal, intents)
-    # Before the server listens, so that the first check does not wait for it.
-    prepare_history(evaluator, history)
-    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals, shared.observers.verdicts)
-    cstp = settings.cstp
+    history = build_history(shared, evaluator, decisions.journal, intents)
+    observer = shared.observers.verdicts
+    checker = GuardrailChecker(evaluator, shared.sink, shared.clock, related, history, approvals, observer)
     announcer = Announcer(
         decisions.search,
         checker,
         AnnouncementSources(code, related, decisions.background, confidences),
-        AnnouncementRecords(intents, sink, shared.writer, citations, approvals),
+        AnnouncementRecords(intents, shared.sink, shared.writer, citations, approvals),
         shared.clock,
         pools[PoolName.CHECKS],
         FeedbackSettings(
@@ -94,37 +88,31 @@ def build_intents_module(
             responds=cstp.intent.auto_respond,
         ),
     )
-    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
-    name = settings.agent.name
+    limits = QueryLimits(cstp.query.max_results, cstp.query.min_score)
+    sharing = IntentSharing(frozenset(cstp.intent.shared_by))
     servicer = CstpService(
         Announcements(name, announcer, sharing),
         DecisionQueries(name, decisions.search, limits, shared.read_policy, pools[PoolName.QUERIES]),
         GuardrailChecks(name, checker),
     )
-    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
-    limits_of_watches, run_blocking = build_watch_limits(settings.storage), pools[PoolName.OTHERS].run
-    feed = IntentFeed(
-        intents,
-        shared.read_policy,
-        decisions.tokens,
-        limits_of_watches,
-        settings.storage.refresh_seconds,
-        run_blocking,
-    )
-    module = build_intent_service_module(shared, intents, recent, closer, feed)
-    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, protocol_module, checker, servicer, related, recent.refresh)
+    module = build_intent_service_module(shared, decisions, intents, recent)
+    protocol = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol, checker, servicer, related, recent.refresh)
 
 
-def build_history(shared: SharedParts, journal: Journal, intents: SqlIntentStore) -> OutcomeHistory:
-    """Build the history that guardrails query; it reads nothing before it is asked."""
+def build_history(
+    shared: SharedParts, evaluator: GuardrailEvaluator, journal: Journal, intents: SqlIntentStore
+) -> OutcomeHistory:
+    """Build the history that the guardrails of an evaluator query; it reads nothing before it is asked."""
 
     def read_changes() -> object:
         return journal.read_state(), intents.count_closings()
 
     store = SqlOutcomeStore(shared.database, None if shared.database_is_shared else read_changes)
-    return OutcomeHistory(store, shared.read_policy, shared.clock, shared.pools[PoolName.CHECKS])
+    history = OutcomeHistory(store, shared.read_policy, shared.clock, shared.pools[PoolName.CHECKS])
+    # Before the server listens, so that the first check does not wait for it.
+    prepare_history(evaluator, history)
+    return history
 
 
 def build_intent_retention(shared: SharedParts, intents: SqlIntentStore) -> list[ExpiryTask]:
@@ -143,10 +131,14 @@ def build_intent_retention(shared: SharedParts, intents: SqlIntentStore) -> list
 
 
 def build_intent_service_module(
-    shared: SharedParts, intents: SqlIntentStore, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
+    shared: SharedParts, decisions: DecisionParts, intents: SqlIntentStore, recent: RecentIntents
 ) -> Module:
-    """Build the service that closes and streams intents, and the removal of those that are not told any more."""
-    service = IntentService(closer, feed, shared.pools[PoolName.OTHERS].run)
+    """Build the service that closes and streams intents, and the removal of expired ones."""
+    storage, pool = shared.settings.storage, shared.pools[PoolName.OTHERS]
+    closer = IntentCloser(intents, recent, decisions.journal, shared.sink, shared.writer, shared.clock, pool)
+    limits = build_watch_limits(storage)
+    feed = IntentFeed(intents, shared.read_policy, decisions.tokens, limits, storage.refresh_seconds, pool.run)
+    service = IntentService(closer, feed, pool.run)
     # Each server removes what is old, from memory and from the database.
     retention = ExpiryTask(
         "intent-retention",
