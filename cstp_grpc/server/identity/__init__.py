@@ -1,1 +1,1 @@
-"""Callers who are known by others: JWTs of issuers, and client certificates of authorities."""
+"""Who calls: bearer tokens, JWTs of issuers, client certificates, and the addresses that calls come from."""
