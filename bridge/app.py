@@ -15,7 +15,6 @@ from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge.call_observation import Surface, UnobservedCalls
-from bridge.call_origin import CALL_ORIGINS, CallOriginReporter
 from bridge.event_streams import (
     APPROVAL_EVENTS,
     APPROVALS_PATH,
@@ -27,7 +26,7 @@ from bridge.event_streams import (
     EventStreamEndpoint,
     LiaisonEvents,
 )
-from bridge.http_request import AccessCheck, BodyReader, validate_public_url
+from bridge.http_request import CALL_ORIGINS, AccessCheck, BodyReader, CallOriginReporter, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder, Upstream, open_channel

@@ -20,8 +20,7 @@ from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
 from bridge.a2a.services import A2aServices
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.call_observation import BridgeCallObserver, Surface
-from bridge.call_origin import CallOriginReporter
-from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
+from bridge.http_request import AccessCheck, BodyReader, CallOriginReporter, PublicUrlResolver
 from bridge.upstream import Forwarder, Upstream, is_secure_target
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.methods import contract_methods

@@ -8,8 +8,7 @@ from bridge.a2a.agent_card import AgentCardBuilder
 from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.call_observation import BridgeCallObserver
-from bridge.call_origin import CallOriginReporter
-from bridge.http_request import BodyReader, PublicUrlResolver
+from bridge.http_request import BodyReader, CallOriginReporter, PublicUrlResolver
 from bridge.upstream import Forwarder
 
 

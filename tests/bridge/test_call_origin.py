@@ -15,7 +15,7 @@ import pytest
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 from aiohttp.test_utils import make_mocked_request
 
-from bridge.call_origin import CallOriginReporter
+from bridge.http_request import CallOriginReporter
 from cstp_grpc.contract.call_origin import BRIDGE_KEY_METADATA_KEY, FORWARDED_FOR_METADATA_KEY
 from tests.harness import TOKENS, Peers, peering, running, settings
 
