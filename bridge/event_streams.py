@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from aiohttp import hdrs, web
@@ -24,27 +24,6 @@ logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "Last-Event-ID"
 FILTERS_PREFIX = "filters."
-
-
-class StreamedMethod(Protocol):
-    """A server-streaming method whose answers are events, each with an id behind which a stream goes on."""
-
-    @property
-    def path(self) -> str:
-        """The path of the stream."""
-
-    @property
-    def method(self) -> str:
-        """The JSON-RPC name of the method."""
-
-    async def read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:
-        """Return the params of a call. Raises CstpError."""
-
-    def first_id(self, params: dict[str, object]) -> str | None:
-        """Return the id from which a client resumes that is disconnected before the first event, if it is known."""
-
-    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the id of an answer and its event; None if it has an id alone."""
 
 
 class EventStreamEndpoint:
@@ -276,3 +255,12 @@ def parse_sequence(name: str, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 10:
         raise invalid_parameter(name, "must be the sequence of an event")
     return int(text)
+
+
+StreamedMethod: TypeAlias = DecisionEvents | ResumableEvents | LiaisonEvents
+"""A server-streaming method whose answers are events.
+
+`read_params` returns the params of a call and raises CstpError; `first_id` returns the id from which a client resumes
+that is disconnected before the first event, if it is known; `to_event` returns the id of an answer and its event, None
+for an id alone.
+"""
