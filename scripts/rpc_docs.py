@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -31,18 +30,17 @@ who call them, and [a recipe](../CONTRIBUTING.md#how-to-add-an-rpc) says how to 
 """
 
 
-def implemented_rpcs(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the services and rpcs that the servicers in a file implement."""
+def implemented_rpcs(path: Path) -> Iterator[str]:
+    """Yield the names of methods in a file that may be rpcs. A property only returns the method of another class."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef):
-            services = [found[1] for base in node.bases if (found := re.search(r"(\w+)Servicer$", ast.unparse(base)))]
-            names = [each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-            yield from ((service, name) for service in services for name in names)
+        if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (each.name for each in methods if not each.decorator_list)
 
 
-def find_servicers() -> dict[tuple[str, str], list[str]]:
-    """Return the files that implement each rpc, by service and rpc; those of the core first."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+def find_servicers() -> dict[str, list[str]]:
+    """Return the files that implement each rpc, by its name; those of the core first."""
+    found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*servicer.py")):
         for rpc in implemented_rpcs(path):
             found[rpc].append(str(path.relative_to(PACKAGE)))
@@ -65,6 +63,8 @@ def render_row(method: RpcMethod, servicers: Sequence[str]) -> str:
 def render_page() -> str:
     """Return the page. Exits if an rpc has no servicer."""
     servicers, parts = find_servicers(), [HEAD]
+    names = [method.rpc for method in contract_methods().values()]
+    assert len(set(names)) == len(names), "two services have an rpc of the same name"
     for service, methods in groupby(contract_methods().values(), key=lambda method: method.service):
         file = descriptor_pool.Default().FindServiceByName(service).file.name
         parts += [
@@ -73,7 +73,7 @@ def render_page() -> str:
             "| rpc | servicer | threads | under load |\n|---|---|---|---|",
         ]
         for method in methods:
-            found = servicers.get((service.rpartition(".")[2], method.rpc))
+            found = servicers.get(method.rpc)
             if not found:
                 sys.exit(f"no servicer.py implements {service}.{method.rpc}")
             parts.append(render_row(method, found))
