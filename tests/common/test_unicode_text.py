@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.common.unicode_text import normalize_text
 from cstp_grpc.core.decisions.decision_terms import analyze_text
-from cstp_grpc.core.guardrails.cel_variables import normalize_words
+from cstp_grpc.core.guardrails.plain_sentences import normalize_words
 
 # Each mark belongs before the one that it follows; U+0F73 is two marks in one, and U+FF9E counts as a letter.
 UNSORTED = ["\u0300\u0316", "\u0f73", "\u0300\uff9e"]

@@ -26,15 +26,14 @@ from cstp_grpc.core.guardrails.cel_cost import (
 )
 from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
-from cstp_grpc.core.guardrails.command_variable import COMMAND_TYPE, DESCRIPTORS
+from cstp_grpc.core.guardrails.cel_variables import STAKES_ORDER
+from cstp_grpc.core.guardrails.fact_readers import COMMAND_TYPE, DESCRIPTORS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
 """Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
 
-STAKES_ORDER: Mapping[Stakes, int] = {stakes: order for order, stakes in enumerate(Stakes)}
-"""The numbers of the stakes in expressions; only their order matters."""
 
 ACTION_TYPES = {
     "action.description": cel.Type.STRING,

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cstp_grpc.common.unicode_text import normalize_text
+from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.guardrails.cel_tokens import CelToken, RuleExpressionError, starts_operand, tokenize_expression
+from cstp_grpc.core.guardrails.cel_tree import CelNode
 from cstp_grpc.core.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
-from cstp_grpc.core.guardrails.plain_sentences import MAX_PHRASE_WORDS, Intention, phrase_words
+from cstp_grpc.core.guardrails.plain_sentences import MAX_PHRASE_WORDS, Intention, normalize_words, phrase_words
 
 if TYPE_CHECKING:
     from cstp_grpc.core.guardrails.cel_tree import CelNode
@@ -304,21 +305,6 @@ def read_text_lists(tokens: Sequence[CelToken], position: int, most: int, hint: 
 
 
 QUOTES = ('"""', "'''")
-NO_WORD = re.compile(r"[\W_]+")
-ASCII_WORDS = "".join(character if character.isalnum() else " " for character in map(chr, range(128)))
-
-
-def normalize_words(text: str) -> str:
-    """Return the words of a text in one case, each between single spaces, also at both ends.
-
-    Everything but letters and digits separates words: `force-push` and `FORCE_PUSH` are `force push`. Compatible
-    characters, such as those of full width, are the same.
-    """
-    if text.isascii():
-        # The usual case, in a third of the time.
-        return f" {' '.join(text.lower().translate(ASCII_WORDS).split())} "
-    text = normalize_text(text, "NFKC")
-    return f" {NO_WORD.sub(' ', text.casefold()).strip()} "
 
 
 def replace_parts(text: Sequence[str], replaced: Sequence[ReplacedPart], *, aligned: bool) -> str:
@@ -431,3 +417,7 @@ def find_closing_parenthesis(tokens: Sequence[CelToken], position: int) -> int:
         if depth == 0:
             return place
     raise RuleExpressionError(HISTORY_HINT)
+
+
+STAKES_ORDER: Mapping[Stakes, int] = {stakes: order for order, stakes in enumerate(Stakes)}
+"""The numbers of the stakes in expressions; only their order matters."""

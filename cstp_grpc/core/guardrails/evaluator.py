@@ -18,23 +18,20 @@ from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEvaluationErr
 from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import (
+    CONTEXT_PREFIX,
     NOTHING_APART,
     ApartRules,
+    CompiledGuardrail,
     EvaluationPlan,
     MatchedRule,
+    RuleSelector,
+    group_guardrails,
     input_converter,
     make_plan,
+    positions_of,
 )
 from cstp_grpc.core.guardrails.fact_readers import CODE_READERS, FACT_READERS
-from cstp_grpc.core.guardrails.guardrail_compiler import (
-    CONTEXT_PREFIX,
-    CompiledGuardrail,
-    GuardrailCompiler,
-    describe_missing_input,
-    group_guardrails,
-    input_names_of,
-)
-from cstp_grpc.core.guardrails.guardrail_selection import RuleSelector, positions_of
+from cstp_grpc.core.guardrails.guardrail_compiler import GuardrailCompiler, describe_missing_input, input_names_of
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
 from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, InputValueError, check_context_bounds
 from cstp_grpc.core.guardrails.model import (

@@ -15,10 +15,9 @@ from cstp_grpc.contract.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.core.guardrails.cel_engine import CelEvaluationError
 from cstp_grpc.core.guardrails.cel_tokens import CelToken, tokenize_expression
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
-from cstp_grpc.core.guardrails.evaluation_plan import input_converter
+from cstp_grpc.core.guardrails.evaluation_plan import CompiledGuardrail, fold_names, fold_optional, input_converter
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, PreparedAction
-from cstp_grpc.core.guardrails.guardrail_compiler import CompiledGuardrail, input_names_of
-from cstp_grpc.core.guardrails.guardrail_selection import fold_names, fold_optional
+from cstp_grpc.core.guardrails.guardrail_compiler import input_names_of
 from cstp_grpc.core.guardrails.inputs import InputValueError
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Verdict, Violation
 from cstp_grpc.core.guardrails.text_templates import format_value

@@ -22,7 +22,7 @@ from cstp_grpc.core.guardrails.rulebook_files import (
     read_rulebook_file,
 )
 from cstp_grpc.core.guardrails.rulebook_schema import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
-from cstp_grpc.core.guardrails.rulebook_sections import invalid_value_reason
+from cstp_grpc.core.guardrails.section_parsing import invalid_value_reason
 from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries, read_document
 
 PACKAGED_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,99}")

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
-from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.guardrails import model
-from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, CelPredicateBatch, CelProgram
+from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, CelPredicateBatch
 from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
+from cstp_grpc.core.guardrails.evaluation_plan import CONTEXT_PREFIX, CompiledGuardrail, GuardrailBatch, GuardrailGroup
 from cstp_grpc.core.guardrails.text_templates import CompiledTemplate, compile_template
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConditions:
-    """The conditions that the guardrails of a group share."""
-
-    match: model.RuleMatch
-    scope: model.RuleScope
-    expires: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class GuardrailGroup:
-    """Guardrails with the same conditions, each with its position in the rule set."""
-
-    conditions: GroupConditions
-    guardrails: Sequence[tuple[int, model.Guardrail]]
-
-
-def group_guardrails(guardrails: Sequence[model.Guardrail]) -> list[GuardrailGroup]:
-    groups: dict[GroupConditions, list[tuple[int, model.Guardrail]]] = {}
-    for position, item in enumerate(guardrails):
-        if item.enforcement is not Enforcement.DISABLED:
-            conditions = GroupConditions(item.match, item.scope, item.expires)
-            groups.setdefault(conditions, []).append((position, item))
-    return [GuardrailGroup(conditions, members) for conditions, members in groups.items()]
 
 
 def find_expired_guardrails(guardrails: Iterable[model.Guardrail], now: datetime) -> list[model.Guardrail]:
@@ -123,44 +96,3 @@ def input_names_of(expressions: Sequence[RuleExpression]) -> frozenset[str]:
         for name in expression.values | expression.presences
         if name.startswith(CONTEXT_PREFIX)
     )
-
-
-CONTEXT_PREFIX = "context."
-"""Prefix of input names in expressions."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGuardrail:
-    """A guardrail with its position in the rule set and its compiled expressions.
-
-    `violation` is the result if it matches, with its texts as they are written; `inputs` are the declared inputs that
-    it reads, and `required` the variables of those that must be given.
-    """
-
-    position: int
-    guardrail: model.Guardrail
-    program: CelProgram
-    violation: model.Violation
-    inputs: Sequence[model.MissingInput]
-    required: Sequence[str]
-    message: CompiledTemplate | None
-    suggestion: CompiledTemplate | None
-
-    def lacks_input(self, variable: str | None, action: model.Action) -> bool:
-        return any(
-            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
-        )
-
-    def with_missing_inputs(self, violation: model.Violation, action: model.Action) -> model.Violation:
-        if not self.inputs:
-            return violation
-        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
-        return replace(violation, missing_inputs=missing) if missing else violation
-
-
-@dataclass(frozen=True, slots=True)
-class GuardrailBatch:
-    """Guardrails that are evaluated together."""
-
-    rules: Sequence[CompiledGuardrail]
-    selection: CelPredicateBatch

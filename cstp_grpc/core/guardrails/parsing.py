@@ -18,7 +18,7 @@ from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpression
 from cstp_grpc.core.guardrails.extended_rulebooks import read_parameters
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds
-from cstp_grpc.core.guardrails.rulebook_sections import (
+from cstp_grpc.core.guardrails.section_parsing import (
     TestActionReader,
     invalid_value_reason,
     read_approvers,

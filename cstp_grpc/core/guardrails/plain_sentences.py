@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cstp_grpc.common.unicode_text import normalize_text
 from cstp_grpc.core.guardrails import sentence_vocabulary as vocabulary
 from cstp_grpc.core.guardrails.sentence_vocabulary import stem_word
+
+if TYPE_CHECKING:
+    pass
 
 OBJECT_GAP: Final = 10
 """How many words after its verb an object is looked for."""
@@ -315,3 +318,22 @@ def is_noun(sentence: SentenceWords, end: int, before: str) -> bool:
     if before in vocabulary.PREPOSITIONS:
         return True
     return before in vocabulary.DETERMINERS and sentence.words[end : end + 1] != ["of"]
+
+
+NO_WORD = re.compile(r"[\W_]+")
+
+
+ASCII_WORDS = "".join(character if character.isalnum() else " " for character in map(chr, range(128)))
+
+
+def normalize_words(text: str) -> str:
+    """Return the words of a text in one case, each between single spaces, also at both ends.
+
+    Everything but letters and digits separates words: `force-push` and `FORCE_PUSH` are `force push`. Compatible
+    characters, such as those of full width, are the same.
+    """
+    if text.isascii():
+        # The usual case, in a third of the time.
+        return f" {' '.join(text.lower().translate(ASCII_WORDS).split())} "
+    text = normalize_text(text, "NFKC")
+    return f" {NO_WORD.sub(' ', text.casefold()).strip()} "

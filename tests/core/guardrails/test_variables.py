@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails.cel_variables import normalize_words
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.inputs import InputValueError, to_duration, to_timestamp
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Verdict
+from cstp_grpc.core.guardrails.plain_sentences import normalize_words
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set, write
