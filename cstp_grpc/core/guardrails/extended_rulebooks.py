@@ -23,7 +23,7 @@ from cstp_grpc.core.guardrails.rulebook_files import (
 )
 from cstp_grpc.core.guardrails.rulebook_schema import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
 from cstp_grpc.core.guardrails.section_parsing import invalid_value_reason
-from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries, read_document
+from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, read_document
 
 PACKAGED_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,99}")
 MAX_EXTENDED: Final = 100
@@ -51,9 +51,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
     for item in entries.value:
         node = YamlNode(item.line, {"rulebook": item}) if isinstance(item.value, str) else item
         fields = YamlFields(node, "extends", report, *EXTENSION.keys)
-        given = fields.get("with")
-        entered = mapping_entries(given, "extends", report) if given else {}
-        arguments = {name: each.plain for name, each in entered.items()}
+        arguments = {name: each.plain for name, each in fields.entries("with").items()}
         path = locate_rulebook(fields.text("rulebook"), file, root)
         if isinstance(path, Path):
             found.append(Extension(path, arguments, item.line))
@@ -143,7 +141,7 @@ def read_parameters(
 ) -> Mapping[str, ParameterValue]:
     """Return the parameters that a rulebook declares, with the given values or their defaults."""
     node = fields.get("parameters")
-    declared = mapping_entries(node, "parameters", report) if node else {}
+    declared = fields.entries("parameters", "parameters")
     parameters = {}
     for name, item in declared.items():
         where = f"parameters.{name}"
@@ -157,8 +155,7 @@ def read_parameters(
             continue
         # Nobody reads it yet; it is checked like every text.
         declaration.optional_text("description")
-        default = given.plain if (given := declaration.get("default")) else None
-        value = arguments.get(name, default)
+        value = arguments.get(name, declaration.plain("default"))
         if value is None:
             report(item.line, where, "has no default and is given no value by a rulebook that extends this one")
             continue

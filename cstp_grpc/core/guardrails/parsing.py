@@ -19,15 +19,15 @@ from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpressi
 from cstp_grpc.core.guardrails.extended_rulebooks import read_parameters
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds
 from cstp_grpc.core.guardrails.section_parsing import (
-    TestActionReader,
     invalid_value_reason,
     read_approvers,
     read_expiry,
     read_match,
     read_scope,
+    read_test_action,
 )
 from cstp_grpc.core.guardrails.text_templates import parse_template
-from cstp_grpc.core.guardrails.yaml_document import YamlFields, mapping_entries, read_document
+from cstp_grpc.core.guardrails.yaml_document import YamlFields, read_document
 
 # In the place of an expression with problems, so that the rest of the file is still checked.
 NO_EXPRESSION = RuleExpression("", "", "", frozenset(), frozenset())
@@ -108,8 +108,7 @@ class RulebookParser:
         metadata = YamlFields(
             fields.get("metadata") or YamlNode(node.line, {}), "metadata", self.report, *schema.METADATA.keys
         )
-        inputs = fields.get("inputs")
-        for name, declaration in (mapping_entries(inputs, "inputs", self.report) if inputs else {}).items():
+        for name, declaration in fields.entries("inputs", "inputs").items():
             self._input(name, declaration)
         guardrails = fields.items("guardrails")
         if (given := fields.get("guardrails")) and given.value == [] and not fields.items("extends"):
@@ -153,7 +152,7 @@ class RulebookParser:
             return
         fields = YamlFields(node, where, self.report, *schema.INPUT.keys)
         declared = fields.enum_word("type", InputType)
-        default = given.plain if (given := fields.get("default")) else None
+        default = fields.plain("default")
         values = read_accepted_values(fields, declared)
         is_required = fields.boolean("required") or False
         if is_required and default is not None:
@@ -239,7 +238,7 @@ class RulebookParser:
         fields = YamlFields(node, where, self.report, *schema.TEST.keys)
         return model.RulebookTest(
             name=fields.text("name"),
-            action=TestActionReader(self.report).read(fields.get("action") or YamlNode(node.line, None), where),
+            action=read_test_action(fields.get("action") or YamlNode(node.line, None), where, self.report),
             expect=self._expected(fields, "expect"),
             expect_errors=self._expected(fields, "expect_errors"),
             expect_allowed=fields.boolean("expect_allowed"),
@@ -248,7 +247,7 @@ class RulebookParser:
         )
 
     def _expected(self, fields: YamlFields, key: str) -> frozenset[str]:
-        found = fields.texts(key)
+        found = fields.lined_texts(key)
         for line, identifier in found:
             if identifier not in self.parsed.ids and identifier not in self._inherited.ids:
                 self.report(line, fields.where, f"`{key}` names {identifier}, which is no guardrail of this rulebook")
@@ -260,7 +259,7 @@ class RulebookParser:
 
 
 def read_categories(fields: YamlFields) -> tuple[str, ...]:
-    names = tuple(name.strip() for _, name in fields.texts("categories"))
+    names = tuple(name.strip() for name in fields.texts("categories"))
     if not all(0 < len(name) <= schema.MAX_CATEGORY_CHARACTERS for name in names):
         fields.report_problem(f"a category must have 1 to {schema.MAX_CATEGORY_CHARACTERS} characters", "categories")
     if len(set(map(fold_name, names))) < len(names):
@@ -269,7 +268,7 @@ def read_categories(fields: YamlFields) -> tuple[str, ...]:
 
 
 def read_accepted_values(fields: YamlFields, declared: InputType) -> tuple[str, ...]:
-    values = tuple(text for _, text in fields.texts("values"))
+    values = fields.texts("values")
     if (given := fields.get("values")) is None:
         return ()
     if declared not in (InputType.STRING, InputType.LIST):

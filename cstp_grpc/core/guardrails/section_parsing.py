@@ -14,7 +14,7 @@ from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_variables import parse_window_seconds
 from cstp_grpc.core.guardrails.history import HistorySubject, PastOutcome, StatedHistory, parse_history_seconds
 from cstp_grpc.core.guardrails.inputs import InputValueError, check_context_bounds
-from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries
+from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields
 
 INSTANT_HINT = 'must be an instant such as "2026-03-01T12:00:00Z"'
 
@@ -24,11 +24,8 @@ def read_match(fields: YamlFields) -> model.RuleMatch:
     match = fields.section("match", *schema.MATCH.keys)
     if match is None:
         return model.EVERY_ACTION
-    words = match.texts_or_text("stakes")
-    for word in sorted(words.difference(Stakes)):
-        match.report_problem(f"`stakes` must be of {', '.join(Stakes)}, not {word}", "stakes")
     return model.RuleMatch(
-        stakes=frozenset(Stakes(word) for word in words.intersection(Stakes)),
+        stakes=match.check_words("stakes", match.texts_or_text("stakes"), Stakes),
         categories=match.texts_or_text("category"),
         agents=match.texts_or_text("agent"),
         projects=match.texts_or_text("project"),
@@ -87,126 +84,101 @@ def parse_instant(text: str) -> datetime | None:
         return None
 
 
-class TestActionReader:
-    """Reads the action of a test and reports what is wrong with it."""
+def read_test_action(node: YamlNode, where: str, report: ReportProblem) -> model.Action:
+    """Return the action of a test; a missing one is reported already."""
+    if node.value is None:
+        return model.Action("", intents=model.NO_INTENTS, history=StatedHistory(HistorySubject("")))
+    fields = YamlFields(node, where, report, *schema.TEST_ACTION.keys)
+    confidence = fields.number("confidence")
+    if confidence is not None and not 0 <= confidence <= 1:
+        fields.report_problem("`confidence` must be from 0 to 1", "confidence")
+    subject = HistorySubject(
+        fields.optional_text("agent") or "", fields.optional_text("category"), fields.optional_text("project")
+    )
+    invocation = Invocation(
+        command=fields.optional_text("command", MAX_COMMAND_CHARACTERS) or "",
+        shell=fields.enum_word("shell", Shell, Shell.BASH),
+        directory=fields.optional_text("directory") or "",
+        reads=fields.texts("reads"),
+        writes=fields.texts("writes"),
+    )
+    files = " ".join([*invocation.reads, *invocation.writes])
+    description = fields.optional_text("description") or invocation.command or files
+    if not description:
+        fields.report_problem("`description` is missing")
+    outcomes = (YamlFields(item, where, report, *schema.PAST_OUTCOME.keys) for item in fields.items("history"))
+    return model.Action(
+        description=description,
+        invocation=invocation,
+        category=subject.category,
+        stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
+        confidence=confidence,
+        context=read_context(fields),
+        code=read_code(fields, report),
+        intents=read_intents(fields),
+        project=subject.project,
+        agent=subject.agent,
+        permissions=fields.check_words("permissions", frozenset(fields.texts("permissions")), Permission),
+        now=read_instant(fields, "now"),
+        announced_context=fields.optional_text("announced_context", schema.MAX_ANNOUNCED_CONTEXT) or "",
+        history=StatedHistory(subject, tuple(read_outcome(each, subject) for each in outcomes)),
+    )
 
-    __test__ = False
 
-    def __init__(self, report: ReportProblem) -> None:
-        self._report = report
+def read_code(fields: YamlFields, report: ReportProblem) -> model.CodeFacts:
+    node = fields.get("code")
+    if node is None:
+        return model.NO_CODE
+    code = YamlFields(node, fields.where, report, *schema.CODE.keys)
+    boundaries = YamlFields(
+        code.get("boundaries") or YamlNode(node.line, {}), fields.where, report, *schema.CODE_BOUNDARIES.keys
+    )
+    return model.CodeFacts(
+        paths=code.texts("paths"),
+        never=boundaries.texts("never"),
+        ask_first=boundaries.texts("ask_first"),
+        always=boundaries.texts("always"),
+        checks=code.texts("checks"),
+        pitfalls=code.texts("pitfalls"),
+        unreadable=code.optional_text("unreadable"),
+    )
 
-    def read(self, node: YamlNode, where: str) -> model.Action:
-        """Return the action; a missing one is reported already."""
-        if node.value is None:
-            return model.Action("", intents=model.NO_INTENTS, history=StatedHistory(HistorySubject("")))
-        fields = YamlFields(node, where, self._report, *schema.TEST_ACTION.keys)
-        confidence = fields.number("confidence")
-        if confidence is not None and not 0 <= confidence <= 1:
-            fields.report_problem("`confidence` must be from 0 to 1", "confidence")
-        subject = HistorySubject(
-            fields.optional_text("agent") or "", fields.optional_text("category"), fields.optional_text("project")
-        )
-        invocation = self._invocation(fields)
-        files = " ".join([*invocation.reads, *invocation.writes])
-        description = fields.optional_text("description") or invocation.command or files
-        if not description:
-            fields.report_problem("`description` is missing")
-        return model.Action(
-            description=description,
-            invocation=invocation,
-            category=subject.category,
-            stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
-            confidence=confidence,
-            context=self._context(fields),
-            code=self._code(fields),
-            intents=self._intents(fields),
-            project=subject.project,
-            agent=subject.agent,
-            permissions=read_permissions(fields),
-            now=read_instant(fields, "now"),
-            announced_context=fields.optional_text("announced_context", schema.MAX_ANNOUNCED_CONTEXT) or "",
-            history=StatedHistory(subject, self._outcomes(fields, subject)),
-        )
 
-    def _invocation(self, fields: YamlFields) -> Invocation:
-        return Invocation(
-            command=fields.optional_text("command", MAX_COMMAND_CHARACTERS) or "",
-            shell=fields.enum_word("shell", Shell, Shell.BASH),
-            directory=fields.optional_text("directory") or "",
-            reads=read_texts(fields, "reads"),
-            writes=read_texts(fields, "writes"),
-        )
-
-    def _code(self, fields: YamlFields) -> model.CodeFacts:
-        node = fields.get("code")
-        if node is None:
-            return model.NO_CODE
-        code = YamlFields(node, fields.where, self._report, *schema.CODE.keys)
-        boundaries = YamlFields(
-            code.get("boundaries") or YamlNode(node.line, {}), fields.where, self._report, *schema.CODE_BOUNDARIES.keys
-        )
-        return model.CodeFacts(
-            paths=read_texts(code, "paths"),
-            never=read_texts(boundaries, "never"),
-            ask_first=read_texts(boundaries, "ask_first"),
-            always=read_texts(boundaries, "always"),
-            checks=read_texts(code, "checks"),
-            pitfalls=read_texts(code, "pitfalls"),
-            unreadable=code.optional_text("unreadable"),
-        )
-
-    def _intents(self, fields: YamlFields) -> model.IntentFacts:
-        ages = []
-        for line, text in fields.texts("related_intents"):
-            try:
-                ages.append(float(parse_window_seconds(text)))
-            except ValueError as error:
-                self._report(line, fields.where, f"`related_intents` holds {text}, but a time {error}")
-        return model.IntentFacts(tuple(ages))
-
-    def _outcomes(self, fields: YamlFields, subject: HistorySubject) -> tuple[PastOutcome, ...]:
-        return tuple(self._outcome(node, fields.where, subject) for node in fields.items("history"))
-
-    def _outcome(self, node: YamlNode, where: str, subject: HistorySubject) -> PastOutcome:
-        """Return an outcome; what it does not say is as in the action."""
-        fields = YamlFields(node, where, self._report, *schema.PAST_OUTCOME.keys)
-        age = 0
-        if ago := fields.text("ago"):
-            try:
-                age = parse_history_seconds(ago)
-            except ValueError as error:
-                fields.report_problem(f"`ago` {error}", "ago")
-        agent = fields.optional_text("agent")
-        return PastOutcome(
-            fields.enum_word("outcome", Outcome),
-            age,
-            subject.agent if agent is None else agent,
-            fields.optional_text("category") or subject.category,
-            fields.optional_text("project") or subject.project,
-        )
-
-    def _context(self, fields: YamlFields) -> Mapping[str, object]:
-        node = fields.get("context")
-        if node is None:
-            return {}
-        found = mapping_entries(node, fields.where, self._report)
-        context: dict[str, object] = {key: item.plain for key, item in found.items()}
+def read_intents(fields: YamlFields) -> model.IntentFacts:
+    ages = []
+    for line, text in fields.lined_texts("related_intents"):
         try:
-            check_context_bounds(context)
-        except InvalidArgument as error:
-            fields.report_problem(f"`context` {invalid_value_reason(error)}", "context")
-        return context
+            ages.append(float(parse_window_seconds(text)))
+        except ValueError as error:
+            fields.report_at(line, f"`related_intents` holds {text}, but a time {error}")
+    return model.IntentFacts(tuple(ages))
 
 
-def read_permissions(fields: YamlFields) -> frozenset[str]:
-    found = frozenset(text for _, text in fields.texts("permissions"))
-    for word in sorted(found.difference(Permission)):
-        fields.report_problem(f"`permissions` must be of {', '.join(Permission)}, not {word}", "permissions")
-    return found
+def read_outcome(fields: YamlFields, subject: HistorySubject) -> PastOutcome:
+    """Return an outcome; fields that it does not state are those of the action."""
+    age = 0
+    if ago := fields.text("ago"):
+        try:
+            age = parse_history_seconds(ago)
+        except ValueError as error:
+            fields.report_problem(f"`ago` {error}", "ago")
+    agent = fields.optional_text("agent")
+    return PastOutcome(
+        fields.enum_word("outcome", Outcome),
+        age,
+        subject.agent if agent is None else agent,
+        fields.optional_text("category") or subject.category,
+        fields.optional_text("project") or subject.project,
+    )
 
 
-def read_texts(fields: YamlFields, key: str) -> tuple[str, ...]:
-    return tuple(text for _, text in fields.texts(key))
+def read_context(fields: YamlFields) -> Mapping[str, object]:
+    context: dict[str, object] = {key: item.plain for key, item in fields.entries("context").items()}
+    try:
+        check_context_bounds(context)
+    except InvalidArgument as error:
+        fields.report_problem(f"`context` {invalid_value_reason(error)}", "context")
+    return context
 
 
 def invalid_value_reason(error: InputValueError | InvalidArgument) -> str:

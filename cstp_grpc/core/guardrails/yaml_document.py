@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from cstp_grpc.common.yaml_with_lines import YamlError, YamlNode, YamlReader, YamlScalar
+from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader, YamlScalar
 from cstp_grpc.core.guardrails.inputs import InputValueError, json_type_name, to_number
 from cstp_grpc.core.guardrails.rulebook_files import MAX_RULEBOOK_BYTES
 
@@ -155,6 +155,9 @@ class YamlFields:
         line = self._entries[key].line if key in self._entries and key is not None else self.line
         self._report(line, self.where, reason)
 
+    def report_at(self, line: int, reason: str) -> None:
+        self._report(line, self.where, reason)
+
     def get(self, key: str) -> YamlNode | None:
         return self._entries.get(key)
 
@@ -232,34 +235,48 @@ class YamlFields:
             self.report_problem(f"`{key}` is an empty list, which nothing matches", key)
         for item in items:
             if not isinstance(item.value, str) or not item.value.strip():
-                self._report(
-                    item.line, self.where, f"`{key}` must be a string or a list of strings, none of them blank"
-                )
+                self.report_at(item.line, f"`{key}` must be a string or a list of strings, none of them blank")
                 return frozenset()
         return frozenset(item.value for item in items if isinstance(item.value, str))
 
     def identifiers(self, key: str) -> tuple[str, ...]:
         """Return the strings of a list, each short and without spaces."""
-        found = self.texts(key)
+        found = self.lined_texts(key)
         for line, text in found:
             if not IDENTIFIER_PATTERN.fullmatch(text):
-                self._report(
-                    line,
-                    self.where,
-                    f"`{key}` holds {text!r}, which is not 1 to 100 letters, digits, dots, dashes or underscores",
+                self.report_at(
+                    line, f"`{key}` holds {text!r}, which is not 1 to 100 letters, digits, dots, dashes or underscores"
                 )
         return tuple(text for _, text in found)
 
-    def texts(self, key: str) -> list[tuple[int, str]]:
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(text for _, text in self.lined_texts(key))
+
+    def lined_texts(self, key: str) -> list[tuple[int, str]]:
+        """Return the strings of a list, each with its line."""
         found = []
         for item in self.items(key):
             if isinstance(item.value, str):
                 found.append((item.line, item.value))
             else:
-                self._report(
-                    item.line, self.where, f"`{key}` holds {json_type_name(item.value)}, but must hold strings"
-                )
+                self.report_at(item.line, f"`{key}` holds {json_type_name(item.value)}, but must hold strings")
         return found
+
+    def plain(self, key: str) -> PlainValue:
+        """Return a value of any type without its lines, or None if absent."""
+        node = self._entries.get(key)
+        return None if node is None else node.plain
+
+    def entries(self, key: str, where: str | None = None) -> Mapping[str, YamlNode]:
+        """Return the entries of a map, empty if absent; problems name the map by `where`."""
+        node = self._entries.get(key)
+        return {} if node is None else mapping_entries(node, where or self.where, self._report)
+
+    def check_words(self, key: str, found: frozenset[str], words: type[Word]) -> frozenset[Word]:
+        """Return those of the strings of a list that are words of an enum; report the others."""
+        for word in sorted(found.difference(words)):
+            self.report_problem(f"`{key}` must be of {', '.join(words)}, not {word}", key)
+        return frozenset(words(word) for word in found.intersection(words))
 
 
 def mapping_entries(node: YamlNode, where: str, report: ReportProblem) -> Mapping[str, YamlNode]:
