@@ -85,7 +85,6 @@ class CertificateAgentSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_match(self) -> CertificateAgentSettings:
-        """Require exactly one thing by which certificates are matched."""
         if sum(each is not None for each in (self.uri, self.dns, self.common_name)) != 1:
             raise ValueError("exactly one of uri, dns and common_name must be given")
         return self

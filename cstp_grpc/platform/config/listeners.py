@@ -196,7 +196,6 @@ class GrpcSettings(SettingsSection):
     @model_validator(mode="before")
     @classmethod
     def refuse_retired_keys(cls, values: Any) -> Any:
-        """Reject removed keys."""
         if isinstance(values, dict) and (retired := sorted(RETIRED_GRPC_KEYS.keys() & values.keys())):
             raise ValueError("; ".join(f"{key}: {RETIRED_GRPC_KEYS[key]}" for key in retired))
         return values
@@ -347,7 +346,6 @@ class ManagedTokenSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_days(self) -> ManagedTokenSettings:
-        """Reject a default beyond the maximum."""
         if self.default_days > self.max_days:
             raise ValueError("default_days must not be greater than max_days")
         return self
@@ -454,7 +452,6 @@ class AuthSettings(SettingsSection):
     @field_validator("tokens")
     @classmethod
     def check_tenants(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
-        """Reject an agent that has tokens of two tenants."""
         tenants: dict[str, str] = {}
         for token in tokens:
             if tenants.setdefault(token.name, token.tenant) != token.tenant:

@@ -115,7 +115,6 @@ class FederationSettings(SettingsSection):
     @field_validator("peers")
     @classmethod
     def check_names(cls, peers: list[PeerSettings]) -> list[PeerSettings]:
-        """Reject duplicate peer names."""
         names = [peer.name for peer in peers]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"named more than once: {', '.join(duplicates)}")
@@ -123,14 +122,12 @@ class FederationSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_count(self) -> FederationSettings:
-        """Reject more peers than `max_peers`."""
         if len(self.peers) > self.max_peers:
             raise ValueError(f"peers: are {len(self.peers)}, and max_peers is {self.max_peers}")
         return self
 
     @model_validator(mode="after")
     def check_quorums(self) -> FederationSettings:
-        """Reject a quorum that is larger than the number of required peers."""
         required = sum(peer.role == "required" for peer in self.peers)
         for number, quorum in enumerate(self.quorums):
             if quorum.allow > required:
@@ -179,7 +176,6 @@ class PillarSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_kind(self) -> PillarSettings:
-        """Reject settings that do not apply to the kind."""
         if self.kind == "local":
             if self.url or self.token or self.ca_file:
                 raise ValueError("url, token and ca_file are for remote agents; a local one watches by itself")

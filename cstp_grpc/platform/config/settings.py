@@ -51,7 +51,6 @@ class CardSigningSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_source(self) -> CardSigningSettings:
-        """Require exactly one source of the key."""
         if (self.key_file is None) == (self.key is None):
             raise ValueError("either key_file or key must be given")
         return self
@@ -143,7 +142,6 @@ class IntentSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_sharing(self) -> IntentSettings:
-        """Reject sharing what is not stored."""
         if self.shared_by and not self.store_received:
             raise ValueError("shared_by needs store_received, because only stored intents can be shared")
         return self
@@ -239,7 +237,6 @@ class EmbeddingSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_provider(self) -> EmbeddingSettings:
-        """Require what the provider needs."""
         needed = {"onnx": ("model_path",), "openai": ("url", "model", "dimensions")}.get(self.provider, ())
         if missing := [name for name in needed if getattr(self, name) is None]:
             raise ValueError(f"{' and '.join(missing)} must be given where the provider is {self.provider}")
@@ -344,7 +341,6 @@ class IntentLayerSettings(SettingsSection):
     @field_validator("projects")
     @classmethod
     def check_projects(cls, projects: list[ProjectSettings]) -> list[ProjectSettings]:
-        """Reject duplicate project names."""
         names = [project.name for project in projects]
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
@@ -432,7 +428,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def check_auth(self) -> Settings:
-        """Reject disabled authentication on addresses other than loopback."""
         if not self.auth.enabled:
             # Every listener counts: an open bridge would let strangers in to a server on loopback.
             hosts = {"server.host": self.server.host, "grpc.host": self.grpc.host, "a2a.grpc_host": self.a2a.grpc_host}
@@ -446,21 +441,18 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def check_card_signing(self) -> Settings:
-        """Require the public URL that is signed."""
         if self.agent.card_signing is not None and not self.server.public_url:
             raise ValueError("agent.card_signing needs server.public_url, which is the address that is signed")
         return self
 
     @model_validator(mode="after")
     def check_federation(self) -> Settings:
-        """Reject a peer with this agent's own name."""
         if any(peer.name == self.agent.name for peer in self.federation.peers):
             raise ValueError(f"federation.peers: {self.agent.name} is the name of this agent itself")
         return self
 
     @model_validator(mode="after")
     def check_index(self) -> Settings:
-        """Require the URL for the mode `http`."""
         if self.index.mode == "http" and not self.index.url:
             raise ValueError("index.url is needed where index.mode is http")
         return self
