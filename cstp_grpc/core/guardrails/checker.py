@@ -15,7 +15,6 @@ from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, Judged
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.history_lookup import (
     HistoryReader,
-    NoHistoryReader,
     add_histories,
     add_histories_blocking,
     prepare_history,
@@ -121,13 +120,6 @@ class IntentFactsReader(Protocol):
         """
 
 
-class NoRelatedIntents:
-    """Finds no intents."""
-
-    async def read_facts(self, text: str, caller: str, reader: str) -> IntentFacts:  # noqa: ARG002
-        return NO_INTENTS
-
-
 class VerdictObserver(Protocol):
     """Observes verdicts, on any thread. It must neither block nor raise."""
 
@@ -147,7 +139,7 @@ class RuleSnapshot:
 
     evaluator: GuardrailEvaluator | None
     clock: Callable[[], datetime]
-    history: HistoryReader
+    history: HistoryReader | None = None
     observer: VerdictObserver | None = None
 
     @property
@@ -181,14 +173,16 @@ class RuleSnapshot:
 
     async def add_histories(self, actions: Sequence[Action], reader: str) -> Sequence[Action]:
         """Return the actions with what guardrails read of the past, as far as `reader` may read it."""
-        return actions if self.evaluator is None else await add_histories(self.evaluator, self.history, actions, reader)
+        if self.evaluator is None or self.history is None:
+            return actions
+        return await add_histories(self.evaluator, self.history, actions, reader)
 
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
         """Return the verdict without recording it; may block, to read what guardrails ask about the past.
 
         Raises GuardrailEvalFailed and InvalidArgument.
         """
-        if self.evaluator is not None:
+        if self.evaluator is not None and self.history is not None:
             (action,) = add_histories_blocking(self.evaluator, self.history, [action], reader)
         return self.judge(action)
 
@@ -216,15 +210,16 @@ class GuardrailChecker:
         observer: VerdictObserver | None = None,
     ) -> None:
         # Replaced by one assignment, which is atomic; code that takes several steps reads it once.
-        self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader(), observer)
+        self._rules = RuleSnapshot(evaluator, clock, history, observer)
         self._sink = sink
         self._clock = clock
-        self._intents = intents or NoRelatedIntents()
+        self._intents = intents
         self._approvals = approvals
 
     def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
         """Judge by other rules from now on; from any thread, and may block."""
-        prepare_history(evaluator, self._rules.history)
+        if self._rules.history is not None:
+            prepare_history(evaluator, self._rules.history)
         self._rules = replace(self._rules, evaluator=evaluator)
 
     def take_snapshot(self) -> RuleSnapshot:
@@ -233,10 +228,6 @@ class GuardrailChecker:
     @property
     def reads_history(self) -> bool:
         return self._rules.reads_history
-
-    def judge(self, action: Action) -> Verdict:
-        """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
-        return self._rules.judge(action)
 
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
         """Return the verdict as `RuleSnapshot.judge_blocking` does."""
@@ -251,10 +242,13 @@ class GuardrailChecker:
         """
         # The lookup is a search, which rule sets that do not ask for intents need not wait for.
         if rules.reads_intents:
-            actions = [
-                replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
+            found = [
+                NO_INTENTS
+                if self._intents is None
+                else await self._intents.read_facts(action.description, caller, reader)
                 for action in actions
             ]
+            actions = [replace(action, intents=facts) for action, facts in zip(actions, found, strict=True)]
         return await rules.add_histories(actions, reader)
 
     async def judge_and_record(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from cstp_grpc.core.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistoryMeasure, HistoryQuery, HistorySubject
+from cstp_grpc.core.guardrails.history import HistoryFacts, HistoryMeasure, HistoryQuery, HistorySubject
 
 if TYPE_CHECKING:
     # Only for their types: stores of outcomes load this module, and must not load the engine.
@@ -34,16 +34,6 @@ class HistoryReader(Protocol):
 
     def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
         """Return the same for a caller that may block."""
-
-
-class NoHistoryReader:
-    """Reads nothing, so that rules about the past cannot be evaluated."""
-
-    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        return self.read_blocking(requests)
-
-    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        return [UNREAD_HISTORY] * len(requests)
 
 
 def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:

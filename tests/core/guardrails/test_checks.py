@@ -96,7 +96,9 @@ def test_there_is_no_answer_without_a_record() -> None:
 def test_judging_leaves_no_record() -> None:
     trail = Memory()
 
-    verdict = GuardrailChecker(EVALUATOR, trail, lambda: NOW).judge(Action("do it", context={"bad": False}))
+    verdict = (
+        GuardrailChecker(EVALUATOR, trail, lambda: NOW).take_snapshot().judge(Action("do it", context={"bad": False}))
+    )
 
     assert verdict.allowed
     assert trail.entries == []
@@ -107,7 +109,7 @@ def test_without_a_rule_set_nothing_is_judged() -> None:
     checks = GuardrailChecker(None, trail, lambda: NOW)
 
     with pytest.raises(GuardrailEvalFailed):
-        checks.judge(Action("do it"))
+        checks.take_snapshot().judge(Action("do it"))
     assert trail.entries == []
     with pytest.raises(GuardrailEvalFailed):
         check(checks, Action("do it"), "emerson", None, "req-1")
