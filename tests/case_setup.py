@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config.settings import ProjectSettings
 from tests.harness import TOKENS, Outcome, settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from cstp_grpc.platform.config import Settings, describe_plain_listeners, load_settings
 from cstp_grpc.platform.config.exposure import ALL_LISTENERS
 from scripts.config_docs import split_pages

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.harness import running, settings
 from tests.waiting import wait_until

@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cstp_grpc.cli.process_supervision import PortReservation, PortReservationFailed
 from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.enums import Permission
-from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.cli.conftest import Invoke, Server, enter_home
 from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.databases import PostgresServer, unique_name

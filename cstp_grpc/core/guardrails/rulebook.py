@@ -9,23 +9,10 @@ from pathlib import Path
 
 from cstp_grpc.core.guardrails import extended_rulebooks
 from cstp_grpc.core.guardrails.inputs import find_spelling_clashes
-from cstp_grpc.core.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
+from cstp_grpc.core.guardrails.model import InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.core.guardrails.parsing import InheritedParts, RulebookParseResult, RulebookProblem, parse_rulebook
-from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, default_rulebook_path, packaged_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
 from cstp_grpc.core.guardrails.yaml_document import read_document
-
-__all__ = [
-    "Guardrail",
-    "InputDeclaration",
-    "ParsedRulebook",
-    "RuleSet",
-    "RulebookError",
-    "RulebookProblem",
-    "default_rulebook_path",
-    "load_rule_set",
-    "parse_rulebook",
-    "read_rulebooks",
-]
 
 
 class RulebookError(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action, RuleSet, Verdict
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
 
 
 def rule(identifier: str, when: str, severity: str = "block", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, CodeFacts, RuleSet
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set
 

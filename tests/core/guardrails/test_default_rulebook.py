@@ -9,7 +9,8 @@ import pytest
 from cstp_grpc.contract.enums import Severity, Stakes
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action, Verdict
-from cstp_grpc.core.guardrails.rulebook import default_rulebook_path, load_rule_set
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 
 

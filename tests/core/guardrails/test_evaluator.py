@@ -11,7 +11,7 @@ from cstp_grpc.contract.enums import Severity, Stakes
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set
 
 BOOL = {"flag": {"type": "bool"}}

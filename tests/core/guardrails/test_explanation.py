@@ -16,7 +16,7 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.explanation import ExplainedInput, GuardrailExplainer, GuardrailExplanation
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rules_in_force import RuleListing
 from cstp_grpc.platform.storage.pagination import PageRequest
 from tests.core.guardrails.rulebooks import rule, rule_set

@@ -24,7 +24,8 @@ from cstp_grpc.core.guardrails.history import (
     UnreadHistory,
 )
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict
-from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set, parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
+from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, rule, rule_set, write
 

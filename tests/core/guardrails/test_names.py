@@ -15,8 +15,7 @@ from cstp_grpc.core.guardrails.explanation import GuardrailExplainer
 from cstp_grpc.core.guardrails.history import PastOutcome, StatedHistory
 from cstp_grpc.core.guardrails.inputs import IgnoredInput
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT_ID, Action, RuleSet, Verdict
-from cstp_grpc.core.guardrails.parsing import RulebookParseResult
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import RulebookParseResult, parse_rulebook
 from cstp_grpc.core.guardrails.rules_in_force import can_concern
 from tests.core.guardrails.rulebooks import content, rule, rule_set
 

@@ -12,7 +12,7 @@ from cstp_grpc.core.audit.model import NullAuditSink
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, IntentFacts, RuleSet, Verdict
-from cstp_grpc.core.guardrails.rulebook import parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, rule, rule_set
 

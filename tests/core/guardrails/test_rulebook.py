@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import Severity
-from cstp_grpc.core.guardrails.rulebook import RulebookError, default_rulebook_path, load_rule_set
+from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, write
 
 GOOD = """\

@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.core.guardrails.rulebook import load_rule_set, parse_rulebook
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from cstp_grpc.core.guardrails.rulebook_schema import build_rulebook_schema
 from cstp_grpc.core.guardrails.yaml_document import read_document
 from tests.example_counts import examples

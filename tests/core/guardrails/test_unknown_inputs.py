@@ -15,12 +15,9 @@ from cstp_grpc.contract.enums import Reaction
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, find_spelling_clashes, name_spellings
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT, UNKNOWN_ACTION, Action, Verdict
-from cstp_grpc.core.guardrails.rulebook import (
-    default_rulebook_path,
-    find_input_clashes,
-    load_rule_set,
-    parse_rulebook,
-)
+from cstp_grpc.core.guardrails.parsing import parse_rulebook
+from cstp_grpc.core.guardrails.rulebook import find_input_clashes, load_rule_set
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, rule_set
 
 INPUTS = {
