@@ -8,7 +8,7 @@ from typing import Final
 
 from google.protobuf import descriptor_pool
 
-from cstp_grpc.core.commands.model import Command
+from cstp_grpc.core.commands.model import NO_INVOCATION, Command
 from cstp_grpc.core.commands.parsing import parse_invocation
 from cstp_grpc.core.commands.patterns import CommandPhrases
 from cstp_grpc.core.guardrails.cel_variables import (
@@ -71,6 +71,9 @@ def commands_reader(phrases: Iterable[str]) -> Callable[[Action], list[commands_
 
     def read(action: Action) -> list[commands_pb2.Command]:
         found: list[commands_pb2.Command] = []
+        # Most actions have none.
+        if action.invocation is NO_INVOCATION:
+            return found
         size = 0
         for command in parse_invocation(action.invocation):
             message = command_message(command, known.matching(command))
@@ -95,13 +98,13 @@ def read_now(action: Action) -> object:
 def read_words(action: Action) -> object:
     """Return the words of the description, the announced context and the command. Raises InputValueError."""
     # Hooks describe a command by itself, cut to the length of a description.
-    command = "" if action.command in (None, action.description) else action.command
+    command = "" if action.invocation.command == action.description else action.invocation.command
     return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
 
 
 def words_beside_command(action: Action) -> str:
-    words, command = action.description, action.command
-    if command is None:
+    words, command = action.description, action.invocation.command
+    if not command:
         return words
     if command.startswith(words):
         return ""
@@ -136,7 +139,7 @@ ACTION_READERS: Mapping[str, ReadVariable] = {
     "action.project": lambda action: None if action.project is None else to_string(action.project),
     "agent.id": lambda action: to_string(action.agent),
     "agent.permissions": lambda action: sorted(action.permissions),
-    "action.command": lambda action: None if action.command is None else to_string(action.command),
+    "action.command": lambda action: to_string(action.invocation.command) if action.invocation.command else None,
     NOW_VARIABLE: read_now,
 }
 
