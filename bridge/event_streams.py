@@ -104,14 +104,10 @@ def read_query(request: web.Request, lists: frozenset[str]) -> dict[str, Any]:
         if name in lists:
             values[name] = [value for text in given for value in text.split(",")]
         elif len(given) > 1:
-            raise invalid_parameter(name, "must not be given more than once")
+            raise InvalidArgument.field(name, "must not be given more than once")
         else:
             values[name] = given[0]
     return values
-
-
-def invalid_parameter(name: str, description: str) -> CstpError:
-    return InvalidArgument.field(name, description)
 
 
 def name_parameters(failure: CstpError) -> CstpError:
@@ -173,7 +169,7 @@ def parse_number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise invalid_parameter(name, "must be a number") from None
+        raise InvalidArgument.field(name, "must be a number") from None
 
 
 INTENTS_PATH: Final = "/intents/events"
@@ -253,7 +249,7 @@ def parse_sequence(name: str, text: str) -> int:
     """Parse the sequence number of an event. Raises CstpError, which names the parameter or header."""
     # `isdecimal` alone accepts the digits of every script. Ten digits hold every sequence of the contract.
     if not text.isascii() or not text.isdecimal() or len(text) > 10:
-        raise invalid_parameter(name, "must be the sequence of an event")
+        raise InvalidArgument.field(name, "must be the sequence of an event")
     return int(text)
 
 
