@@ -46,7 +46,7 @@ class BridgeTask:
     settings.
     """
     bridge_key: str | None = None
-    """What the server recognizes the bridge by; None for the one of the settings."""
+    """The secret by which the server recognizes the bridge; None for the one of the settings."""
     metrics_port: int | None = None
     """A loopback port on which the parent asks for metrics, to serve those of several bridges; None if this bridge
     serves its own."""

@@ -116,7 +116,7 @@ class HealthEndpoint:
     async def respond(self, _: web.Request) -> web.Response:
         """Report the health of the gRPC server, with details of parts without which it serves all the same.
 
-        Without its index it is only slower; with invalid rulebooks it judges by those before.
+        Without its index it is only slower; with invalid rulebooks it evaluates those before.
         """
         # The empty name asks for the server as a whole (gRPC health checking protocol).
         server, *parts = await asyncio.gather(*map(self._state, ("", *DETAILS)))
@@ -151,7 +151,7 @@ class ListenAddresses:
     secure: bool
     """Whether both speak TLS."""
     metrics_url: str | None = None
-    """The URL of the metrics; None if there are none."""
+    """The URL of the metrics; None without metrics."""
 
     @property
     def url(self) -> str:

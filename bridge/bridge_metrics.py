@@ -20,7 +20,7 @@ from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, Metri
 
 PORT_SETTING: Final = "metrics.bridge_port"
 CLIENT_CLOSED_REQUEST: Final = 499
-"""The status of calls whose callers did not wait for the answer; the usual one, though HTTP has none."""
+"""The status of calls whose callers did not wait for the answer; the usual one, though HTTP does not define it."""
 NO_FAILURES: Final[Sequence[CallFailure]] = ()
 
 
@@ -31,7 +31,7 @@ class BridgeMetrics:
     """
 
     def __init__(self, surface_of_path: Mapping[str, Surface], a2a_prefix: str | None) -> None:
-        """Prepare metrics; paths that begin with `a2a_prefix` are A2A over HTTP+JSON, None if there is none."""
+        """Prepare metrics; paths that begin with `a2a_prefix` are A2A over HTTP+JSON; None without A2A."""
         self._surface_of_path = surface_of_path
         self._a2a_prefix = a2a_prefix
         self._instruments = Instruments("bridge")

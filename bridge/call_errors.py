@@ -105,7 +105,7 @@ def error_codes(error: CstpError) -> rpc_errors.ReasonCodes:
 
 
 def error_data(error: CstpError, request_id: str) -> dict[str, Any]:
-    """Return the `data` member of a JSON-RPC error; `request_id` is used if the error has none of its own."""
+    """Return the `data` member of a JSON-RPC error; `request_id` is used if the error has no id of its own."""
     data: dict[str, Any] = {"reason": error.reason, REQUEST_ID: error.request_id or request_id}
     if metadata := server_metadata(error):
         data["metadata"] = metadata
@@ -185,7 +185,7 @@ def status_json(http_code: int, grpc_code: str, message: str, details: Iterable[
 
 
 def failure_details(failure: CstpError, request_id: str) -> list[Message]:
-    """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
+    """Return the details of a failed call; `request_id` is used if the failure has no id of its own."""
     return rpc_errors.make_error_details(
         failure.reason,
         {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},

@@ -1,4 +1,4 @@
-"""What metrics are told of the calls of a bridge: their surface, their method and how they failed, of bounded sets."""
+"""The labels that metrics have for calls of a bridge, all of bounded sets: surface, method and failure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from cstp_grpc.contract.errors import CstpError
 
 UNKNOWN_METHOD: Final = "unknown"
-"""The method of all calls of what does not exist, and of those that cannot be read."""
+"""The method of calls to unknown methods, and of calls that cannot be read."""
 BATCH: Final = "batch"
 """The method of a JSON-RPC batch, which is one request however many calls it holds."""
 
 
 class Surface(StrEnum):
-    """What callers of a bridge speak."""
+    """The protocol of a call."""
 
     JSON_RPC = "jsonrpc"
     """JSON-RPC at `/cstp`."""
@@ -54,7 +54,7 @@ class CallFailure:
 METHOD: Final = web.RequestKey("method", str)
 """The method of a request, where its path does not say it."""
 FAILURES: Final = web.ResponseKey("failures", Sequence[CallFailure])
-"""The failures of the calls that a response answers; absent if there are none."""
+"""The failures of the calls that a response answers; absent without failures."""
 
 BODY_REASONS: Final[Mapping[int, str]] = {
     408: "BODY_TIMEOUT",
@@ -72,7 +72,7 @@ class CallOutcome:
 
 
 class BridgeCallObserver(Protocol):
-    """Is told of calls that do not come over HTTP."""
+    """Observes calls that do not come over HTTP."""
 
     def observe_call(self, surface: Surface, method: str) -> AbstractContextManager[CallOutcome]:
         """Observe the block, which answers a call and notes how it failed."""

@@ -178,7 +178,7 @@ APPROVALS_PATH: Final = "/approvals/events"
 
 @dataclass(frozen=True, slots=True)
 class ResumableEvents:
-    """What the caller may read of what is announced or changes; the id of each event is its resume token."""
+    """The announcements or changes that the caller may read; the id of each event is its resume token."""
 
     path: str
     method: str

@@ -307,7 +307,7 @@ class PublicUrlResolver:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the URL is configured and hence the same for all callers."""
+        """Whether the URL is configured and therefore the same for all callers."""
         return self._configured is not None
 
     def resolve(self, request: web.Request) -> str:

@@ -69,7 +69,7 @@ class MalformedJsonRpcRequest:
     """An element of a body that is not a valid request."""
 
     id: str
-    """The id as JSON text, `null` where there is none to read."""
+    """The id as JSON text, `null` if it cannot be read."""
     failure: CstpError
 
 
@@ -140,7 +140,7 @@ def encode_result(call_id: str, value: object) -> str:
 def encode_failure(
     call_id: str, failure: CstpError, request_id: str, intent_type: str = "", target_pillar: str | None = None
 ) -> str:
-    """Encode the response to a call that failed; `request_id` is used if the failure has none of its own.
+    """Encode the response to a call that failed; `request_id` is used if the failure has no id of its own.
 
     With an intent type, its data also holds the fields of the intents' own error contract, whose details name the
     reason and the target pillar of the call.

@@ -61,7 +61,7 @@ class Upstream:
     client_certificate: Path | None = None
     """What the bridge shows it if it asks for a certificate."""
     bridge_key: str | None = None
-    """What the server recognizes the bridge by; None if it does not."""
+    """The secret by which the server recognizes the bridge; None if it does not."""
 
 
 def open_channel(
@@ -153,7 +153,7 @@ class ForwardedMethod:
     open: StreamingStub | None = None
     invoke_malformed: UnaryStub | None = None
     request_id_name: str | None = None
-    """The member of params by which it recognizes a repetition; None if it has none."""
+    """The member of params by which it recognizes a repetition, or None."""
 
 
 class Forwarder:
@@ -181,7 +181,7 @@ class Forwarder:
         self._event_paths[name] = path
 
     def is_repeatable(self, name: str, params: Mapping[str, object]) -> bool:
-        """Return whether a repeated call has no further effect; an unknown method has none.
+        """Return whether a repeated call has no further effect; an unknown method has no effect.
 
         A method that recognizes repetitions by a request id is repeatable only with such an id.
         """
@@ -279,7 +279,7 @@ class Forwarder:
 
 
 def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> ForwardedMethod:
-    """Build the stubs of a method; one that takes a stream has none."""
+    """Build the stubs of a method; a method that takes a stream has no stubs."""
     if method.client_streaming:
         return ForwardedMethod(method)
     # An error needs no message of the answer, so a method that answers with a stream can be called like a unary one.

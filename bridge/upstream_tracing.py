@@ -20,7 +20,7 @@ CANCELLED: Final = "CANCELLED"
 
 
 def open_tracing(settings: OtlpSettings) -> OtlpTracing:
-    """Return what records and sends spans. Raises ConfigError, and MissingExtra without the extra."""
+    """Return the recorder of spans. Raises ConfigError, and MissingExtra without the extra."""
     require_extra("otel")
     return OtlpTracing(settings, "bridge")
 

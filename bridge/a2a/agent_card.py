@@ -54,7 +54,7 @@ CARD_MAX_AGE: Final = 300
 ORDINARY_PERMISSIONS: Final = frozenset({ANY_PERMISSION, "query", "check", "announce", "record"})
 """The permissions of agents that are neither reviewers, nor guides or liaison agents, nor administrators."""
 ERRORS_HEADING: Final = " Errors: "
-"""What precedes the errors in the descriptions of the contract."""
+"""The text before the errors in the descriptions of the contract."""
 WORD_FORM: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 """The words of an rpc's name: `AnnounceIntent` has the title `Announce intent`."""
 

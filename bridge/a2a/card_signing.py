@@ -20,7 +20,7 @@ class CardSigner:
     def __init__(self, key: SigningKey) -> None:
         self._key = key
         self.signed_by = f"{key.key_id} {key.thumbprint}"
-        """What identifies the key."""
+        """The id of the key."""
 
     def sign_v1_0(self, card: a2a_pb2.AgentCard) -> None:
         """Add the signatures that clients of 1.0 verify."""

@@ -330,7 +330,7 @@ class FieldRule:
 def check_required_fields(message: ProtobufMessage) -> None:
     """Check that a request has its required fields and no endless lists. Raises InvalidParamsError.
 
-    The SDK's own check also walks through free-form data, which takes seconds for what fits into one message.
+    The SDK's own check also walks through free-form data, which takes seconds for a large message.
     """
     # The generator stops after the last violation that is reported, however many there are.
     found = list(islice(find_wrong_fields(message, ""), MAX_VIOLATIONS))

@@ -42,7 +42,7 @@ SURFACE_OF_PATH: Final[Mapping[str, Surface]] = {
     **dict.fromkeys(JSONRPC_PATHS, Surface.A2A_JSON_RPC),
     **dict.fromkeys((CARD_PATH, OLD_CARD_PATH), Surface.AGENT_CARD),
 }
-"""What is spoken at the paths of which A2A's HTTP+JSON has none."""
+"""The surfaces of the paths outside A2A's HTTP+JSON."""
 MIN_DRAIN_SECONDS: Final = 0.5
 """Minimum seconds for running tasks to end, even if calls used up the drain time. Chosen: storing a result takes
 less."""

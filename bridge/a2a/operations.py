@@ -121,7 +121,7 @@ class Binding:
     uses_json_names: bool
     """Whether errors name fields as JSON does."""
     read_context: Callable[[A2aCallContext, Any], A2aCallContext] = keep_context
-    """Returns the context with what the request adds to it. Raises InvalidParamsError."""
+    """Returns the context, extended by the request. Raises InvalidParamsError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ Result = Mapping[str, Any]
 MAX_JSON_CHARACTERS: Final = 20_000
 """How many characters of JSON a text holds."""
 MAX_LINE_CHARACTERS: Final = 1_000
-"""How many characters of what somebody wrote are shown."""
+"""Maximum number of characters of a text by others."""
 # What begins code, links or HTML in Markdown; other signs only change how a text looks.
 MARKUP: Final = re.compile(r"[\\`\[\]<]")
 
@@ -168,7 +168,7 @@ class TaskResult:
 
     state: TaskState
     status: tuple[Part, ...]
-    """What the status message says."""
+    """The parts of the status message."""
     artifact: Artifact | None = None
     approval: Mapping[str, Any] | None = None
     """The pending approval request that the task waits for, as verdicts name it."""
@@ -220,7 +220,7 @@ def describe_input(given: Mapping[str, Any]) -> str:
 
 
 def result_of_failure(failure: CstpError, request_id: str) -> TaskResult:
-    """Return the result for a failure; `request_id` is used if the failure has none of its own."""
+    """Return the result for a failure; `request_id` is used if the failure has no id of its own."""
     error = {"message": failure.message, **error_data(failure, request_id)}
     text = f"Failed: {failure.message} ({failure.reason})"
     return TaskResult(TaskState.TASK_STATE_FAILED, (text_part(text), data_part({"error": error})))

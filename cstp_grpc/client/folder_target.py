@@ -10,7 +10,7 @@ from cstp_grpc.common.extras import DISTRIBUTION, require_extra
 TRANSPORTS: Final = "cstp_grpc.transports"
 """The group of entry points with the transports that the client does not import."""
 FOLDER_SCHEME: Final = "local:"
-"""What such a target begins with; the path of the folder follows."""
+"""The beginning of such a target; the path of the folder follows."""
 
 
 def is_folder_target(target: str) -> bool:

@@ -307,7 +307,7 @@ def basic_authentication(url: SplitResult) -> dict[str, str]:
 
 
 HTTP2_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
-"""What follows the length in the SETTINGS frame with which each server of HTTP/2 begins (RFC 9113, section 3.4)."""
+"""The bytes after the length in the SETTINGS frame with which each server of HTTP/2 begins (RFC 9113, section 3.4)."""
 
 SPEAKS_GRPC: Final = "it speaks gRPC and not HTTP; the address of a gRPC server is grpc://HOST:PORT"
 

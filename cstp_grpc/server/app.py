@@ -180,12 +180,12 @@ class App:
 
 @dataclass(frozen=True, slots=True)
 class ServerInputs:
-    """What the settings may get wrong, and is therefore built before anything on disk is touched."""
+    """The parts that invalid settings prevent; they are built before anything on disk is touched."""
 
     refusals: RefusalCounter
     """Counts refused calls."""
     credentials: CredentialParts
-    """What identifies callers besides the tokens of the settings."""
+    """The credentials beyond the tokens of the settings."""
     policy: CallPolicy
     certificate: ServerCertificate | None
     rules: RuleParts

@@ -98,7 +98,7 @@ ReadRows: TypeAlias = Callable[[Any], int]
 
 
 known_readers: Final[dict[str, tuple[ReadVerdict | None, ReadRows | None]]] = {}
-"""What reads the responses of a type, by its full name; only ever added to."""
+"""The readers of the responses of a type, by its full name; only ever added to."""
 
 
 def response_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | None]:

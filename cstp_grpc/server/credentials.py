@@ -1,4 +1,4 @@
-"""Wiring of what identifies callers besides the tokens of the settings."""
+"""Wiring of the credentials beyond the tokens of the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cstp_grpc.server.server_module import BackgroundPart
 
 @dataclass(frozen=True, slots=True)
 class CredentialParts:
-    """What identifies callers, and what must run for it."""
+    """The credentials of callers, and the parts that run for them."""
 
     credentials: Credentials
     live_tokens: LiveTokens
@@ -26,7 +26,7 @@ class CredentialParts:
 
 
 def build_credentials(settings: Settings, clock: Callable[[], datetime]) -> CredentialParts:
-    """Build what identifies callers; what is not configured is not even imported. Raises ConfigError."""
+    """Build the credentials of callers; what is not configured is not even imported. Raises ConfigError."""
     live = LiveTokens(clock)
     auth, key = settings.auth, settings.auth.bridge_key
     trusted = TrustedNetworks.parse(settings.grpc.trusted_proxies, "grpc.trusted_proxies")

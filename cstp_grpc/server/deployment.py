@@ -24,10 +24,10 @@ INDEX_FOLDER: Final = "chroma"
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a server process shares with other processes that serve the same data."""
+    """The resources that a server process shares with others on the same data."""
 
     supervised: bool = False
-    """True if several processes use the data folder; whoever builds this one holds the lock on the folder."""
+    """True if several processes use the data folder; the builder of this one holds the lock on the folder."""
     resident: bool = True
     """False for a process that may end after one call: what a call may need is loaded by the first that does, and
     nothing is done in the background."""
@@ -73,7 +73,7 @@ LOCAL_PROCESS: Final = Deployment(supervised=True, feeds_index=False, resident=F
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What one of several server processes serves."""
+    """The work of one of several server processes."""
 
     name: str
     """The name of the worker in the log."""

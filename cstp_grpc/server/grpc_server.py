@@ -131,7 +131,7 @@ class GrpcServer:
 
     @property
     def measures(self) -> list[Measure]:
-        """The figures of what is in progress."""
+        """The figures of calls in progress."""
         return [
             Measure(
                 "calls_in_progress",

@@ -1,4 +1,4 @@
-"""Re-embeds a journal for the configured embedder, beside a server that uses another one."""
+"""Re-embeds a journal for the configured embedder, next to a server that uses another one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ProgressStart = Callable[[int], Callable[[int], object]]
 
 @dataclass(frozen=True, slots=True)
 class ReindexReport:
-    """What was done: how many of all decisions were embedded, by which model, and whether searches use it already."""
+    """The result: how many of all decisions were embedded, by which model, and whether searches use it already."""
 
     model: str
     embedded: int

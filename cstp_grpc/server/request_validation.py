@@ -46,7 +46,7 @@ CLEARER_MESSAGES: Final = {
     "must not be in list [0, 7]": "must be a permission that a token can have",
     "must be at least 1 characters": "must not be empty",
 }
-"""What is said instead of messages of protovalidate that speak of numbers where something is missing."""
+"""The messages in place of those of protovalidate that speak of numbers where something is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], FieldDescriptor], Accept]] = {
     "double": compile_number_rules,
     "enum": compile_enum_rules,
 }
-"""What compiles the rules of a type of field, by their name in `FieldRules`."""
+"""The compilers of the rules of a type of field, by their name in `FieldRules`."""
 
 VISIBLE_ASCII = re.compile("[!-~]{1,128}")
 
@@ -283,7 +283,7 @@ KNOWN_EXPRESSIONS: Mapping[str, Accept] = {
     # Not `match` with `$`, which in Python also matches before a line break at the end.
     "this.matches('^[!-~]{1,128}$')": lambda text: VISIBLE_ASCII.fullmatch(text) is not None,
 }
-"""What the annotations' own expressions mean, of those that requests of hot paths have."""
+"""The meaning of the annotations' own expressions, of those that requests of hot paths have."""
 
 
 def test_of_expression(expression: str) -> Accept:

@@ -57,7 +57,7 @@ class GuessingGuard:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What identifies callers besides the tokens of the settings; each None where it is not configured."""
+    """The credentials beyond the tokens of the settings; each None unless it is configured."""
 
     live: LiveTokens | None = None
     """The tokens that are made while servers run."""

@@ -1,4 +1,4 @@
-"""From where a call comes: its peer, or whom a trusted bridge or proxy calls for."""
+"""The origin of a call: its peer, or the caller that a trusted bridge or proxy names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse_peer(peer: str) -> str:
 
 
 def group_address(address: str) -> str:
-    """Return what stands for an address: itself, or the /64 of an IPv6 address."""
+    """Return the group of an address: itself, or the /64 of an IPv6 address."""
     found = parse_ip(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, IPV6_PREFIX), strict=False))

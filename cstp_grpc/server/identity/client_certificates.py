@@ -42,7 +42,7 @@ class CertificateAgent:
 
 @dataclass(frozen=True, slots=True)
 class KnownCertificate:
-    """Whom a certificate identifies, and when it is valid, in seconds since 1970; None for nobody."""
+    """The agent of a certificate, or None, and its validity in seconds since 1970."""
 
     identity: TokenIdentity | None
     valid_from: float

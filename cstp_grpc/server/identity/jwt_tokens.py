@@ -82,7 +82,7 @@ class JwtIssuer:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedJwt:
-    """Whom a JWT identifies, until when, and by which keys of its issuer it was verified."""
+    """The agent of a JWT, its expiry, and by which keys of its issuer it was verified."""
 
     identity: TokenIdentity
     expires_at: float

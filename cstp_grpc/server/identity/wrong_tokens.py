@@ -20,7 +20,7 @@ GUESSABLE_CHARACTERS: Final = 24
 
 
 class WrongTokenThrottle:
-    """Counts wrong tokens of each address, of which `most` are judged at once and then one each `seconds / most`.
+    """Counts wrong tokens of each address, of which `most` are checked at once and then one each `seconds / most`.
 
     It keeps a number for each address and waits for nothing. For one event loop.
     """
@@ -41,7 +41,7 @@ class WrongTokenThrottle:
         return self._blocked_until > 0 and self._blocked_until > self._clock()
 
     def find_wait(self, address: str) -> float | None:
-        """Return the seconds until a wrong token of an address is judged again; None if one is judged now."""
+        """Return the seconds until a wrong token of an address is checked again; None if one is checked now."""
         wait = self._clear_at.get(address, 0.0) + self._interval - self._seconds - self._clock()
         # The next token would count one interval more, for which there must be room.
         return wait if wait > 0 else None

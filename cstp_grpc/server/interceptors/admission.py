@@ -57,7 +57,7 @@ class InboundCall:
     rate_limit: RateLimitState | None = None
     """The rate limit that it counted for; None if it was not counted."""
     span: object | None = None
-    """What a tracer has begun for it."""
+    """The span that a tracer has begun for it."""
     trace_id: str | None = None
     """The trace of its span, 32 hexadecimal digits; None if none is recorded."""
     started: float = 0.0

@@ -38,14 +38,14 @@ DEFERRABLE_METHODS: Final = frozenset(
 URGENT_METHODS: Final = frozenset(
     {"cstp.checkGuardrails", "cstp.batchCheckGuardrails", "cstp.announceIntent", "cstp.preAction"}
 )
-"""What agents wait for before they act. Calls of other methods are neither refused nor a reason to refuse."""
+"""The methods that agents wait for before they act. Calls of others are neither refused nor a reason to refuse."""
 
 PASSES: Final = 6
 """Passes of the event loop of which the delay is measured: about those that a check takes from its acceptance to its
 judgement."""
 LATE_SECONDS: Final = 0.0004
 """Mean delay of PASSES from which urgent calls are late. Measured on two cores: 0.05 to 0.1 ms idle, 0.2 to 0.5 ms with
-1 000 refusals a second, 1.1 ms and more once searches are admitted beside them."""
+1 000 refusals a second, 1.1 ms and more once searches are admitted with them."""
 WINDOW_SECONDS: Final = 0.1
 """How often it is decided how many deferrable calls to admit. Chosen: some ten searches end within it."""
 LEAST_ADMITTED: Final = 0.1
@@ -116,7 +116,7 @@ class LoadShedder:
         self._admitted += 1
 
     def _begin_window(self, now: float) -> None:
-        """Choose the rate of the next window by the delays of the last: half of what was admitted if it was late."""
+        """Choose the rate of the next window by the delays of the last: half of the admitted calls if it was late."""
         # A window that no call has looked at for long says nothing about now.
         is_recent = now - self._window_began < 2 * WINDOW_SECONDS
         is_late = is_recent and (not self._measured or self._delays > LATE_SECONDS * self._measured)

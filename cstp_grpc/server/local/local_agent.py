@@ -45,7 +45,7 @@ runs, the wait only delays the error."""
 
 
 class LocalIdentity:
-    """Lets every call in as one agent with every permission: whoever reaches the folder may change its files anyway."""
+    """Lets every call in as one agent with every permission: with the folder, its files can be changed anyway."""
 
     def __init__(self, agent: str, tenant: str) -> None:
         self._agent = agent

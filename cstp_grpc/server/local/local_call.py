@@ -13,7 +13,7 @@ from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.server.interceptors.error_status import RichStatus
 
 THIS_PROCESS: Final = "this process"
-"""What takes the place of a server's address in errors."""
+"""The text in place of a server's address in errors."""
 MAX_UNREAD_RESPONSES: Final = 16
 """Responses of a stream that wait for their reader; while there are more, the stream waits."""
 
@@ -41,7 +41,7 @@ class LocalCallFailed(grpc.RpcError):
 
 
 class LocalCallContext:
-    """What a handler sees of a call: its messages, its deadline, and where its responses go.
+    """A call as its handler sees it: its messages, its deadline, and where its responses go.
 
     It has those methods of grpc.aio.ServicerContext that handlers and servicers use. For one event loop.
     """

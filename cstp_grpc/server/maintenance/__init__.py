@@ -1,1 +1,1 @@
-"""What operators do with a journal as a whole: backups, restores, copies between databases."""
+"""Operations on a journal as a whole: backups, restores, copies between databases."""

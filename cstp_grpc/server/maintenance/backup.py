@@ -41,9 +41,9 @@ FILES_FOLDER: Final = "files"
 """The folder of a backup with files of the data folder."""
 
 UNFINISHED: Final = ".unfinished"
-"""What is added to the name of a backup until it is whole."""
+"""The suffix of a backup until it is whole."""
 STAGED: Final = ".restoring"
-"""What is added to the name of a file that is about to take the place of another."""
+"""The suffix of a file that is about to take the place of another."""
 
 REBUILT_FOLDERS: Final = frozenset({INDEX_FOLDER, CONVERTED_FOLDER})
 REBUILT_FILES: Final = frozenset({"lock", RULEBOOK_COPY})
@@ -71,7 +71,7 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """What a backup contains."""
+    """The contents of a backup."""
 
     format: int
     version: str

@@ -47,11 +47,11 @@ class Diagnosis:
     """The result of one check."""
 
     check: str
-    """What was looked at: `disk`, `database`."""
+    """The subject: `disk`, `database`."""
     status: DiagnosisStatus
     message: str
     advice: str | None = None
-    """What to do; None if nothing."""
+    """The advice, or None."""
 
 
 OK, WARNING, ERROR = DiagnosisStatus
@@ -190,7 +190,7 @@ def judge_clock(seen: DatabaseCondition, now: datetime) -> Iterator[Diagnosis]:
 
 
 def judge_index(settings: Settings, seen: DatabaseCondition) -> Iterator[Diagnosis]:
-    """Judge whether the vector index can be used, and follows the journal."""
+    """Check whether the vector index can be used, and follows the journal."""
     if settings.index.mode == "off":
         yield Diagnosis("index", OK, "is off: searches are exact")
         return

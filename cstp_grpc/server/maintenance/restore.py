@@ -111,7 +111,7 @@ def restore_postgresql(
     *,
     force: bool,
 ) -> None:
-    """Put the dump of a backup in the place of what a database contains."""
+    """Replace the contents of a database by the dump of a backup."""
     dump, tools = folder / DATABASE_FILES["postgresql"], postgresql_tools(database)
     check_postgresql_dump(tools, dump, manifest.migration)
     remove_index(settings)

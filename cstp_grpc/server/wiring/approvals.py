@@ -35,7 +35,7 @@ def build_approvals_module(
 ) -> tuple[Module, ApprovalRequester]:
     """Build approvals, and the gate through which verdicts request and use them.
 
-    `notifier` notifies announcing agents of what was decided, if there are callbacks.
+    `notifier` notifies announcing agents of the decision, if there are callbacks.
     """
     settings, clock, writer = shared.settings.approvals, shared.clock, shared.writer
     auth = shared.settings.auth

@@ -69,7 +69,7 @@ class DecisionParts:
 def build_decisions_module(
     shared: SharedParts, citations: CitationNotifier | None, records: ConfidenceRecords
 ) -> DecisionParts:
-    """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
+    """Build the journal and its search; `citations` notifies agents that were given a failed decision."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
     # Other stores of this process only read decisions.
     store = SqlDecisionStore(database, shared.read_policy, is_sole_writer=not shared.database_is_shared)

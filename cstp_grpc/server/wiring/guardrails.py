@@ -67,7 +67,7 @@ def load_first_rules(loader: RuleLoader, copy: RulebookCopy | None) -> LoadedRul
 
 
 def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: GuardrailChecker) -> Module:
-    """Build the service that tells agents by what they are judged, and what follows changes of the rulebooks."""
+    """Build the service that describes the rules to agents, and the reloading of changed rulebooks."""
     rules, reloader = parts.in_force, parts.reloader
     rules.follow(lambda loaded: checker.use_evaluator(loaded.evaluator))
     # The threads of searches: a batch computes, and must not take those of single checks.

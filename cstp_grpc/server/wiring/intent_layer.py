@@ -64,7 +64,7 @@ class EmbeddedSimilarity:
 
 
 def build_intent_layer_module(shared: SharedParts, journal: Journal) -> tuple[Module, ProjectCodeReader]:
-    """Build the services of the configured projects, and the reader of what governs the code of announcements.
+    """Build the services of the configured projects, and the reader of the notes that govern announced code.
 
     The nodes of projects are copied into the journal.
     """

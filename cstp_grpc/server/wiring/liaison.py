@@ -51,7 +51,7 @@ servers differ by some seconds, and one of a killed server is soon attempted aga
 
 @dataclass(frozen=True, slots=True)
 class LiaisonInputs:
-    """What the settings may get wrong, and is therefore built before anything on disk is touched."""
+    """The parts that invalid settings prevent; they are built before anything on disk is touched."""
 
     redaction: Redaction
     remote: Mapping[str, RemoteAgent]
@@ -70,7 +70,7 @@ def build_redaction(settings: Settings) -> Redaction:
 
 
 def build_liaison_module(shared: SharedParts, inputs: LiaisonInputs, checker: GuardrailChecker) -> Module:
-    """Build everything that serves chat sessions; `checker` judges routings and shares."""
+    """Build everything that serves chat sessions; `checker` evaluates routings and shares."""
     liaison, clock = shared.settings.liaison, shared.clock
     core = build_session_core(shared, inputs.remote)
     dispatcher = build_share_dispatcher(shared, core, inputs.remote)
@@ -108,7 +108,7 @@ def build_liaison_module(shared: SharedParts, inputs: LiaisonInputs, checker: Gu
 
 
 def build_session_measures(shared: SharedParts, core: SessionCore) -> list[Measure]:
-    """Build the figures of chat sessions, of who watches them, and of what waits for liaison agents."""
+    """Build the figures of chat sessions, of their watchers, and of the contexts that wait for liaison agents."""
 
     def count_active() -> int:
         with core.sessions.read_snapshot() as unit_of_work:
@@ -123,7 +123,7 @@ def build_session_measures(shared: SharedParts, core: SessionCore) -> list[Measu
 
 @dataclass(frozen=True, slots=True)
 class SessionCore:
-    """What the services of chat sessions are built from."""
+    """The parts from which the services of chat sessions are built."""
 
     sessions: SqlSessionStore
     store: SqlRoutingStore
