@@ -161,18 +161,8 @@ class FanOutPlan:
 
     def _ask(self, method: str, request: Message, late: LateReplyCollector | None) -> PendingReplies:
         metadata = ((HOP_METADATA_KEY, self.hop_context.encode()),)
-        if late is None:
-            return start_peer_calls(self.peers, contract_methods()[method], request, self.left(), metadata)
-        return start_peer_calls(
-            self.peers,
-            contract_methods()[method],
-            request,
-            self.left(),
-            metadata,
-            late=late.take,
-            late_seconds=late.seconds,
-            awaits=late.awaits,
-        )
+        handler = None if late is None else LateReplyHandler(late.take, late.seconds, late.awaits)
+        return start_peer_calls(self.peers, contract_methods()[method], request, self.left(), metadata, late=handler)
 
     def _read(self, replies: Sequence[PeerReply]) -> list[PeerResponse]:
         return [limit_response_size(self.room, answer) for answer in read_replies(replies, self.peers, self.required)]
@@ -280,6 +270,19 @@ def limit_response_size(room: int, answer: PeerResponse) -> PeerResponse:
     return unreadable_response(answer, f"it has more than {room} bytes")
 
 
+@dataclass(frozen=True, slots=True)
+class LateReplyHandler:
+    """What to do with replies that arrive after the wait: peers may take up to `seconds` in total.
+
+    `take` gets each such reply, whatever it is, once and on another thread. `awaits` returns for a peer that is late,
+    by name, whether its reply is still wanted.
+    """
+
+    take: Callable[[PeerReply], None]
+    seconds: float
+    awaits: Callable[[str], bool] = lambda _: True
+
+
 def ask_peers(
     peers: Iterable[Peer],
     method: RpcMethod,
@@ -287,15 +290,13 @@ def ask_peers(
     seconds: float,
     metadata: CallMetadata = (),
     clock: Callable[[], float] = time.monotonic,
-    late: Callable[[PeerReply], None] | None = None,
-    late_seconds: float = 0.0,
+    late: LateReplyHandler | None = None,
 ) -> list[PeerReply]:
     """Call all peers concurrently, wait, and return the result of each, ordered by name. Never raises.
 
-    Each has its own timeout, at most `seconds`; a peer that has not responded by then is reported as timed out. With
-    `late`, peers may take up to `late_seconds`: `late` then gets the reply, whatever it is, once and on another thread.
+    Each has its own timeout, at most `seconds`; a peer that has not responded by then is reported as timed out.
     """
-    return start_peer_calls(peers, method, request, seconds, metadata, clock, late, late_seconds).replies()
+    return start_peer_calls(peers, method, request, seconds, metadata, clock, late).replies()
 
 
 def start_peer_calls(
@@ -305,17 +306,12 @@ def start_peer_calls(
     seconds: float,
     metadata: CallMetadata = (),
     clock: Callable[[], float] = time.monotonic,
-    late: Callable[[PeerReply], None] | None = None,
-    late_seconds: float = 0.0,
-    awaits: Callable[[str], bool] = lambda _: True,
+    late: LateReplyHandler | None = None,
 ) -> PendingReplies:
-    """Start calling all peers as `ask_peers` does, without waiting; `replies` must follow. Never raises.
-
-    `awaits` returns for a peer that is late, by name, whether its reply is still wanted.
-    """
+    """Start calling all peers as `ask_peers` does, without waiting; `replies` must follow. Never raises."""
     # Sorted, so that the merged response does not depend on the order of the settings.
-    pending = PendingReplies(sorted(peers, key=lambda peer: peer.name), seconds, clock, late, awaits)
-    pending.begin(method, request, metadata, late_seconds)
+    pending = PendingReplies(sorted(peers, key=lambda peer: peer.name), seconds, clock, late)
+    pending.begin(method, request, metadata)
     return pending
 
 
@@ -331,15 +327,13 @@ class PendingReplies:
         peers: list[Peer],
         seconds: float,
         clock: Callable[[], float],
-        late: Callable[[PeerReply], None] | None,
-        awaits: Callable[[str], bool],
+        late: LateReplyHandler | None,
     ) -> None:
         self._peers = peers
         self._limits = [min(peer.timeout, seconds) for peer in peers]
         self._cancels: list[CancelCall] = []
         self._clock = clock
         self._late = late
-        self._awaits = awaits
         self._started = clock()
         # The condition's lock is an RLock, which `replies` holds while `_keep_waiting` takes it again.
         self._changed = threading.Condition()
@@ -350,10 +344,10 @@ class PendingReplies:
         self._notify: Callable[[], object] = self._changed.notify
         """Wakes the one that waits; called with the lock."""
 
-    def begin(self, method: RpcMethod, request: Message, metadata: CallMetadata, late_seconds: float) -> None:
+    def begin(self, method: RpcMethod, request: Message, metadata: CallMetadata) -> None:
         for index, (peer, limit) in enumerate(zip(self._peers, self._limits, strict=True)):
             # A call whose late answer is wanted goes on after this fan-out has stopped to wait for it.
-            seconds = limit if self._late is None else max(limit, late_seconds)
+            seconds = limit if self._late is None else max(limit, self._late.seconds)
             # A result may arrive on this thread before `ask` returns; it only fills in `_replies`.
             self._cancels.append(peer.ask(method, request, seconds, metadata, self._receiver(index)))
 
@@ -404,7 +398,7 @@ class PendingReplies:
                         self._notify()
             # Without the lock: it may take long.
             if not in_time and self._late is not None:
-                self._late(reply)
+                self._late.take(reply)
 
         return receive
 
@@ -430,7 +424,7 @@ class PendingReplies:
     def _collect(self) -> list[PeerReply]:
         found = []
         for index, (reply, cancel) in enumerate(zip(self._replies, self._cancels, strict=True)):
-            if reply is None and (self._late is None or not self._awaits(self._peers[index].name)):
+            if reply is None and (self._late is None or not self._late.awaits(self._peers[index].name)):
                 cancel()
             # Not read from the list again: cancelling reports a result, which counts as late and is dropped.
             found.append(reply or self._reply_of(index, TIMED_OUT_RESULT))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
@@ -30,7 +29,7 @@ from cstp_grpc.modules.federation.merge import (
     decide_verdict,
     merge_search_results,
 )
-from cstp_grpc.modules.federation.peer import CircuitBreaker, Peer, open_peer
+from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer, open_peer
 from cstp_grpc.modules.federation.peer_responses import (
     PeerIntentFeedback,
     PeerResponse,
@@ -60,26 +59,6 @@ FederatedRequest = cstp_pb2.AnnounceIntentRequest | cstp_pb2.QueryDecisionsReque
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """An agent to ask, and how its responses count.
-
-    `target` is as in CstpClient, or the URL of an agent card. Nothing is allowed that a `required` agent does not
-    allow; others only warn. `trust`, at most 1, weighs the scores of its decisions; `timeout` is in seconds. `card_key`
-    is the public key that must have signed its card, in PEM or as a JSON Web Key.
-    """
-
-    name: str
-    target: str
-    token: str | None = field(default=None, repr=False)
-    required: bool = True
-    trust: float = 1.0
-    timeout: float = 2.0
-    categories: frozenset[str] = frozenset()
-    root_certificates: bytes | None = field(default=None, repr=False)
-    card_key: bytes | None = field(default=None, repr=False)
 
 
 class FederatedCallExecutor:
@@ -239,18 +218,7 @@ def open_agent(opened: ExitStack, agent: Agent) -> Peer:
         raise InvalidArgument.field("trust", "must be more than 0 and at most 1")
     if not agent.timeout > 0:
         raise InvalidArgument.field("timeout", "must be more than 0 seconds")
-    peer = open_peer(
-        agent.name,
-        agent.target,
-        agent.token,
-        required=agent.required,
-        trust=agent.trust,
-        timeout=agent.timeout,
-        root_certificates=agent.root_certificates,
-        categories=agent.categories,
-        breaker=CircuitBreaker(BREAKER_FAILURES, BREAKER_SECONDS),
-        card_keys=read_agent_card_keys(agent),
-    )
+    peer = open_peer(agent, CircuitBreaker(BREAKER_FAILURES, BREAKER_SECONDS), read_agent_card_keys(agent))
     opened.callback(peer.close)
     return peer
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
@@ -136,37 +136,52 @@ class PeerObserver(Protocol):
         """Note how a call of a peer ended, a value of `PeerStatus`, and how many seconds it took."""
 
 
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent to ask, and how its responses count.
+
+    `target` is as in CstpClient, or the URL of an agent card. Nothing is allowed that a `required` agent does not
+    allow; others only warn. `trust`, at most 1, weighs the scores of its decisions; `timeout` is in seconds. `card_key`
+    is the public key that must have signed its card, in PEM or as a JSON Web Key.
+    """
+
+    name: str
+    target: str
+    token: str | None = field(default=None, repr=False)
+    required: bool = True
+    trust: float = 1.0
+    timeout: float = 2.0
+    categories: frozenset[str] = frozenset()
+    root_certificates: bytes | None = field(default=None, repr=False)
+    card_key: bytes | None = field(default=None, repr=False)
+
+
 class Peer:
     """Another agent that can be called, on threads of its own: if it does not respond, it exhausts only those.
 
-    `required` says whether actions need its permission, `trust` is the weight of its decisions, at most 1, and
-    `timeout` is how long it may take to respond, in seconds. Thread-safe.
+    `agent` describes it; its address, token and keys are those of the transport. Thread-safe.
     """
 
     def __init__(
         self,
-        name: str,
+        agent: Agent,
         transport: PeerTransport,
         breaker: CircuitBreaker,
         *,
-        required: bool,
-        trust: float,
-        timeout: float,
-        categories: Collection[str],
         max_calls: int,
         clock: Callable[[], float],
         observer: PeerObserver | None = None,
     ) -> None:
-        self.name = name
+        self.name = agent.name
         self._observer = observer
-        self.required = required
-        self.trust = trust
-        self.timeout = timeout
-        self.categories = categories
+        self.required = agent.required
+        self.trust = agent.trust
+        self.timeout = agent.timeout
+        self.categories = agent.categories
         self._transport = transport
         self._breaker = breaker
         self._clock = clock
-        self._workers = BoundedThreadPool(f"peer-{name}", max_calls)
+        self._workers = BoundedThreadPool(f"peer-{agent.name}", max_calls)
         self._busy = unavailable_result(f"{max_calls} calls wait for it already")
         self._lock = threading.Lock()
         self._running: set[PeerCall] | None = set()
@@ -362,39 +377,22 @@ class BoundedThreadPool:
 
 
 def open_peer(
-    name: str,
-    url: str,
-    token: str | None,
-    *,
-    required: bool,
-    trust: float,
-    timeout: float,
-    root_certificates: bytes | None,
-    categories: Collection[str],
+    agent: Agent,
     breaker: CircuitBreaker,
     card_keys: Sequence[PublicKey] = (),
+    *,
     max_calls: int = MAX_WAITING_CALLS,
     clock: Callable[[], float] = time.monotonic,
     observer: PeerObserver | None = None,
 ) -> Peer:
-    """Return the peer at a URL: `grpc://`, `grpcs://`, a bridge's `http(s)://`, or that of an agent card.
+    """Return the peer for an agent, whose target is `grpc://`, `grpcs://`, a bridge's `http(s)://`, or an agent card.
 
     The URL of a card ends with `.json`; the card is fetched with the first call, and with `card_keys` one of them must
-    have signed it. Empty `categories` mean all. At most `max_calls` calls to the peer run concurrently; further ones
+    have signed it. At most `max_calls` calls to the peer run concurrently; further ones
     fail at once. Nothing is connected yet. Raises InvalidArgument for the url, the token, the roots and the keys.
     """
-    return Peer(
-        name,
-        open_peer_transport(url, token, root_certificates, clock, card_keys),
-        breaker,
-        required=required,
-        trust=trust,
-        timeout=timeout,
-        categories=frozenset(categories),
-        max_calls=max_calls,
-        clock=clock,
-        observer=observer,
-    )
+    transport = open_peer_transport(agent.target, agent.token, agent.root_certificates, clock, card_keys)
+    return Peer(agent, transport, breaker, max_calls=max_calls, clock=clock, observer=observer)
 
 
 def open_peers(opened: ExitStack, settings: FederationSettings, observer: PeerObserver | None = None) -> list[Peer]:
@@ -414,7 +412,7 @@ def open_configured_peer(
     """Open a configured peer, which the caller must close; `key` names it in messages. Raises ConfigError."""
     card_keys = read_card_keys(configured.card_key, key)
     with raise_config_errors(key, configured.ca_file):
-        return open_peer(
+        agent = Agent(
             configured.name,
             configured.url,
             configured.token.get_secret_value() if configured.token else None,
@@ -423,10 +421,9 @@ def open_configured_peer(
             timeout=min(configured.timeout_seconds, settings.timeout_seconds),
             categories=frozenset(configured.categories),
             root_certificates=read_ca_file(configured.ca_file),
-            card_keys=card_keys,
-            breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
-            observer=observer,
         )
+        breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_seconds)
+        return open_peer(agent, breaker, card_keys, observer=observer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
-from cstp_grpc.modules.federation.fan_out import start_peer_calls
+from cstp_grpc.modules.federation.fan_out import LateReplyHandler, start_peer_calls
 from cstp_grpc.modules.federation.late_answers import MAX_LATE_ANSWERS, LateAnswerForwarder, LateReplyCollector
 from cstp_grpc.modules.federation.peer_transport import PeerCallResult, result_of_answer, unreadable_result
 from tests.modules.federation.client.answers import announcement, replied, similar, violation
@@ -76,9 +76,7 @@ def announced(late: LateReplyCollector, peers: Sequence[FakePeer]) -> None:
         contract_methods()["cstp.announceIntent"],
         request(),
         SLOW,
-        late=late.take,
-        late_seconds=late.seconds,
-        awaits=late.awaits,
+        late=LateReplyHandler(late.take, late.seconds, late.awaits),
     ).replies()
 
 

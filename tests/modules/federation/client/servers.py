@@ -13,7 +13,7 @@ from typing import Any
 
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.modules.federation.peer import CircuitBreaker, Peer, open_peer
+from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer, open_peer
 from cstp_grpc.modules.federation.peer_transport import CallMetadata, PeerCallResult
 from tests.certificates import Certificate
 from tests.http_servers import HttpHandler, serving_http
@@ -31,15 +31,10 @@ ANSWER = cstp_pb2.QueryDecisionsResponse(**RESULT)
 @contextmanager
 def peer_at(url: str, token: str | None = "secret-1", **wanted: Any) -> Iterator[Peer]:
     """Open a peer for the length of a block."""
-    defaults: dict[str, Any] = {
-        "required": True,
-        "trust": 1.0,
-        "timeout": SECONDS,
-        "root_certificates": None,
-        "categories": (),
-        "breaker": CircuitBreaker(1000, 10.0),
-    }
-    peer = open_peer(wanted.pop("name", "peer"), url, token, **(defaults | wanted))
+    traits = {name: wanted.pop(name) for name in list(wanted) if name in Agent.__dataclass_fields__}
+    defaults: dict[str, Any] = {"name": "peer", "timeout": SECONDS}
+    agent = Agent(**(defaults | traits), target=url, token=token)
+    peer = open_peer(agent, wanted.pop("breaker", CircuitBreaker(1000, 10.0)), **wanted)
     try:
         yield peer
     finally:

@@ -15,7 +15,7 @@ from cstp_grpc.client import CstpClient, guard
 from cstp_grpc.client.guard import Blocked
 from cstp_grpc.contract.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.gen.cstp.v1 import types_pb2
-from cstp_grpc.modules.federation.federated_client import Agent, FederatedClient
+from cstp_grpc.modules.federation import Agent, FederatedClient
 from tests.harness import TOKENS, running
 from tests.modules.federation.agents import agent_settings
 from tests.modules.federation.client.servers import SECONDS, pages

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import Conflict
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.modules.federation.fan_out import ask_peers
+from cstp_grpc.modules.federation.fan_out import LateReplyHandler, ask_peers
 from cstp_grpc.modules.federation.peer import Peer, PeerReply
 from cstp_grpc.modules.federation.peer_transport import CallMetadata, PeerCallResult, result_of_answer
 from tests.client.scripted import scripted_server
@@ -153,7 +153,7 @@ def test_all_are_asked_before_any_is_waited_for() -> None:
 def test_a_late_reply_is_handed_on_once_it_comes() -> None:
     late: list[PeerReply] = []
     slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", result_of_answer(ANSWER), timeout=SOON)
-    replies = ask_peers([slow, quick], QUERY, REQUEST, SECONDS, late=late.append, late_seconds=30.0)
+    replies = ask_peers([slow, quick], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.append, 30.0))
     assert summary(replies) == [("quick", PeerStatus.ANSWERED), ("slow", PeerStatus.TIMED_OUT)]
     ((timeout, _, done),) = slow.asked
     assert (timeout, slow.cancelled, late) == (30.0, 0, [])
@@ -172,8 +172,8 @@ def test_every_peer_has_one_reply_and_what_is_late_comes_once(
 ) -> None:
     late: list[PeerReply] = []
     peers = [FakePeer(name, result) for name, result in plays.items()]
-    handed = late.append if wants_late else None
-    replies = ask_peers(peers, QUERY, REQUEST, 0.001, late=handed, late_seconds=60.0)
+    handler = LateReplyHandler(late.append, 60.0) if wants_late else None
+    replies = ask_peers(peers, QUERY, REQUEST, 0.001, late=handler)
     expected = {name: result.status if result else PeerStatus.TIMED_OUT for name, result in plays.items()}
     assert dict(summary(replies)) == expected
     assert [reply.agent for reply in replies] == sorted(plays)
@@ -230,7 +230,7 @@ def test_a_real_peer_may_answer_late() -> None:
 
         server.answer = later  # type: ignore[method-assign]
         try:
-            (reply,) = ask_peers([peer], QUERY, REQUEST, SECONDS, late=late.put, late_seconds=SECONDS)
+            (reply,) = ask_peers([peer], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.put, SECONDS))
             assert reply.status is PeerStatus.TIMED_OUT
         finally:
             go.set()

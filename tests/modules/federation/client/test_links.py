@@ -19,7 +19,7 @@ from cstp_grpc.contract import errors
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import CstpError, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.modules.federation.peer import CircuitBreaker, open_peer
+from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, open_peer
 from cstp_grpc.modules.federation.peer_transport import PeerCallResult
 from cstp_grpc.modules.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 from tests.certificates import Certificate
@@ -298,17 +298,7 @@ def test_a_peer_speaks_for_its_categories() -> None:
 )
 def test_what_cannot_be_used_is_refused_at_once(url: str, token: str | None, roots: bytes | None, field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        open_peer(
-            "peer",
-            url,
-            token,
-            required=False,
-            trust=1.0,
-            timeout=1.0,
-            root_certificates=roots,
-            categories=(),
-            breaker=CircuitBreaker(1, 1.0),
-        )
+        open_peer(Agent("peer", url, token, root_certificates=roots), CircuitBreaker(1, 1.0))
     assert [violation.field for violation in refused.value.violations] == [field]
     assert "secret" not in refused.value.message
 

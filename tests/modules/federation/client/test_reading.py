@@ -20,7 +20,7 @@ from cstp_grpc.core.guardrails.model import Violation
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
 from cstp_grpc.modules.federation.fan_out import ask_peers
 from cstp_grpc.modules.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, decide_verdict
-from cstp_grpc.modules.federation.peer import CircuitBreaker, Peer
+from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer
 from cstp_grpc.modules.federation.peer_responses import (
     PeerIntentFeedback,
     PeerResponse,
@@ -87,13 +87,9 @@ class Saying:
 def heard(answer: Message) -> PeerResponse:
     """Return the result of reading the answer of a required peer."""
     peer = Peer(
-        "ben",
+        Agent("ben", "", timeout=SECONDS),
         Saying(answer),
         CircuitBreaker(5, 10.0),
-        required=True,
-        trust=1.0,
-        timeout=SECONDS,
-        categories=(),
         max_calls=1,
         clock=time.monotonic,
     )
