@@ -7,18 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from sqlalchemy import (
-    Column,
-    Index,
-    Integer,
-    Table,
-    Text,
-    delete,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.modules.callbacks.model import Citation, Notification
@@ -32,16 +21,16 @@ from cstp_grpc.platform.storage.unit_of_work import (
     metadata,
 )
 
-citations = Table(
+citations = sa.Table(
     "citations",
     metadata,
-    Column("decision_id", IDENTIFIER, primary_key=True),
-    Column("agent", IDENTIFIER, primary_key=True),
-    Column("correlation_id", IDENTIFIER, primary_key=True),
-    Column("expires_at", UtcDateTime, nullable=False),
-    Column("told_at", UtcDateTime),
-    Column("url", Text, nullable=False),
-    Index(None, "expires_at"),
+    sa.Column("decision_id", IDENTIFIER, primary_key=True),
+    sa.Column("agent", IDENTIFIER, primary_key=True),
+    sa.Column("correlation_id", IDENTIFIER, primary_key=True),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+    sa.Column("told_at", UtcDateTime),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Index(None, "expires_at"),
     sqlite_with_rowid=False,
 )
 """Decisions that answers to announcements contained. Their failure is reported once to the announcing agent at `url`.
@@ -49,21 +38,21 @@ citations = Table(
 It is reported until `expires_at`; `told_at` is when the report was queued, NULL before.
 """
 
-callbacks = Table(
+callbacks = sa.Table(
     "callbacks",
     metadata,
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("agent", Text, nullable=False),
-    Column("correlation_id", Text, nullable=False),
-    Column("decision_id", IDENTIFIER),
-    Column("caused_at", UtcDateTime, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("next_attempt_at", UtcDateTime, nullable=False),
-    Column("url", Text, nullable=False),
-    Column("response", Text),
-    Column("intent_revision", Integer),
-    Index(None, "next_attempt_at"),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("correlation_id", sa.Text, nullable=False),
+    sa.Column("decision_id", IDENTIFIER),
+    sa.Column("caused_at", UtcDateTime, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", UtcDateTime, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("response", sa.Text),
+    sa.Column("intent_revision", sa.Integer),
+    sa.Index(None, "next_attempt_at"),
     sqlite_with_rowid=False,
 )
 """Queued notifications, until they are delivered or abandoned; `response` is JSON.
@@ -105,7 +94,7 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
         self.hold(unit_of_work)
         # One statement selects and marks, so that no citation is claimed twice.
         claim = (
-            update(citations)
+            sa.update(citations)
             .where(
                 citation_columns.decision_id == decision_id,
                 citation_columns.told_at.is_(None),
@@ -122,17 +111,17 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
         """Mark the citation of a notification as unclaimed again."""
         self.hold(unit_of_work)
         key = (notification.decision_id, notification.agent, notification.correlation_id)
-        unit_of_work.execute(update(citations).where(tuple_(*KEY) == key).values(told_at=None))
+        unit_of_work.execute(sa.update(citations).where(sa.tuple_(*KEY) == key).values(told_at=None))
 
     def remove_expired(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> int:
         """Remove up to `limit` expired citations, and return how many."""
         self.hold(unit_of_work)
         expired = (
-            select(*KEY).where(citation_columns.expires_at <= at).order_by(citation_columns.expires_at).limit(limit)
+            sa.select(*KEY).where(citation_columns.expires_at <= at).order_by(citation_columns.expires_at).limit(limit)
         )
-        return unit_of_work.execute(delete(citations).where(tuple_(*KEY).in_(expired))).rowcount
+        return unit_of_work.execute(sa.delete(citations).where(sa.tuple_(*KEY).in_(expired))).rowcount
 
     def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         self.hold(unit_of_work)
         if notifications:
-            unit_of_work.execute(insert(callbacks), list(map(NOTIFICATION.to_row, notifications)))
+            unit_of_work.execute(sa.insert(callbacks), list(map(NOTIFICATION.to_row, notifications)))

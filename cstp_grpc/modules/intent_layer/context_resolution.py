@@ -7,19 +7,7 @@ from dataclasses import dataclass, replace
 
 from cstp_grpc.common.token_estimate import count_tokens
 from cstp_grpc.common.unicode_text import replace_invisible, to_printable_line
-from cstp_grpc.modules.intent_layer.model import (
-    ContextRequest,
-    Learning,
-    MergedSection,
-    Node,
-    NodeFile,
-    NodeSection,
-    OmittedSection,
-    PendingReports,
-    ResolvedContext,
-    SectionPart,
-    UnreadableReportFile,
-)
+from cstp_grpc.modules.intent_layer import model
 from cstp_grpc.modules.intent_layer.node_document import INTRODUCTION, section_key
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 
@@ -36,11 +24,11 @@ class ContextPage:
 
     title: str | None
     hierarchy: tuple[str, ...]
-    sections: tuple[MergedSection, ...]
-    pending: tuple[Learning, ...]
+    sections: tuple[model.MergedSection, ...]
+    pending: tuple[model.Learning, ...]
     origins: bool
-    left_out: tuple[OmittedSection, ...] = ()
-    unreadable: tuple[UnreadableReportFile, ...] = ()
+    left_out: tuple[model.OmittedSection, ...] = ()
+    unreadable: tuple[model.UnreadableReportFile, ...] = ()
 
 
 def render_page(page: ContextPage) -> str:
@@ -77,7 +65,7 @@ def _iter_blocks(page: ContextPage) -> Iterator[str]:
         yield "\n".join(_unreadable_lines(page.unreadable))
 
 
-def _unreadable_lines(reports: Sequence[UnreadableReportFile]) -> Iterator[str]:
+def _unreadable_lines(reports: Sequence[model.UnreadableReportFile]) -> Iterator[str]:
     for report in reports[:SHOWN_UNREADABLE]:
         yield f"- {_to_inline_code(report.file)}: {to_printable_line(report.reason)}"
     if len(reports) > SHOWN_UNREADABLE:
@@ -143,12 +131,12 @@ ANCESTORS_BINDING_RANK = 7
 OWN_LIMITING_RANK = 8
 OWN_BINDING_RANK = 9
 TITLE_RANK = 10
-NOTHING_PENDING = PendingReports()
+NOTHING_PENDING = model.PendingReports()
 
 
 def resolve_context(
-    tree: ProjectTree, request: ContextRequest, pending: PendingReports = NOTHING_PENDING
-) -> ResolvedContext:
+    tree: ProjectTree, request: model.ContextRequest, pending: model.PendingReports = NOTHING_PENDING
+) -> model.ResolvedContext:
     """Return the context of a path.
 
     The pending reports are those that apply to it; they are included if the request asks for them. Within a token
@@ -159,7 +147,7 @@ def resolve_context(
     nodes = tree.nodes_to_path(path)
     reports = pending if request.with_pending else NOTHING_PENDING
     if not nodes:
-        return ResolvedContext(path, (), (), "", 0, pending=reports.learnings, unreadable=reports.unreadable)
+        return model.ResolvedContext(path, (), (), "", 0, pending=reports.learnings, unreadable=reports.unreadable)
     files = tuple(file.path for _, file in iter_delivered_files(nodes))
     whole = ContextPage(
         title=None if request.compact else path,
@@ -170,7 +158,7 @@ def resolve_context(
         unreadable=reports.unreadable,
     )
     page, markdown = _fit_to_budget(whole, nodes, request.max_tokens)
-    return ResolvedContext(
+    return model.ResolvedContext(
         path=path,
         nodes=nodes,
         sections=page.sections,
@@ -183,24 +171,24 @@ def resolve_context(
 
 
 def merge_sections(
-    nodes: Iterable[Node], only: Iterable[str] = (), *, subsections: bool = False
-) -> tuple[MergedSection, ...]:
+    nodes: Iterable[model.Node], only: Iterable[str] = (), *, subsections: bool = False
+) -> tuple[model.MergedSection, ...]:
     """Return the merged sections of nodes given root-first: those in `only`, in its order, or all.
 
     Each file has at most one part in a section: repeated sections are joined. With `subsections`, headings of level 3
     of these names match too, unless the section around them matches itself.
     """
     requested = {key: number for number, key in enumerate(dict.fromkeys(section_key(name) for name in only))}
-    merged: dict[str, MergedSection] = {}
+    merged: dict[str, model.MergedSection] = {}
     for _, file in iter_delivered_files(nodes):
         for key, name, part in _merge_parts(_select_sections(file, requested, subsections=subsections)):
-            known = merged.get(key, MergedSection(name, ()))
-            merged[key] = MergedSection(known.name, (*known.parts, part))
+            known = merged.get(key, model.MergedSection(name, ()))
+            merged[key] = model.MergedSection(known.name, (*known.parts, part))
     order = requested or SECTION_ORDER
     return tuple(merged[key] for key in sorted(merged, key=lambda key: order.get(key, len(order))))
 
 
-def iter_delivered_files(nodes: Iterable[Node]) -> Iterator[tuple[Node, NodeFile]]:
+def iter_delivered_files(nodes: Iterable[model.Node]) -> Iterator[tuple[model.Node, model.NodeFile]]:
     """Yield the files of nodes and their imports, each once, with the node it belongs to.
 
     A node's own file belongs to that node, whichever node imports it.
@@ -217,7 +205,9 @@ def iter_delivered_files(nodes: Iterable[Node]) -> Iterator[tuple[Node, NodeFile
                 yield node, file
 
 
-def _select_sections(file: NodeFile, requested: Mapping[str, int], *, subsections: bool) -> Iterator[NodeSection]:
+def _select_sections(
+    file: model.NodeFile, requested: Mapping[str, int], *, subsections: bool
+) -> Iterator[model.NodeSection]:
     for section in file.sections:
         if not requested or section_key(section.name) in requested:
             yield section
@@ -225,12 +215,12 @@ def _select_sections(file: NodeFile, requested: Mapping[str, int], *, subsection
             yield from (below for below in section.subsections if section_key(below.name) in requested)
 
 
-def _merge_parts(sections: Iterable[NodeSection]) -> list[tuple[str, str, SectionPart]]:
+def _merge_parts(sections: Iterable[model.NodeSection]) -> list[tuple[str, str, model.SectionPart]]:
     """Return the key, name and text of each section of a file, without empty sections of the protocol.
 
     An empty section unknown to the protocol is kept for its heading.
     """
-    merged: dict[str, tuple[str, SectionPart]] = {}
+    merged: dict[str, tuple[str, model.SectionPart]] = {}
     for section in sections:
         key = section_key(section.name)
         if key in merged:
@@ -238,7 +228,7 @@ def _merge_parts(sections: Iterable[NodeSection]) -> list[tuple[str, str, Sectio
             text = "\n\n".join(text for text in (part.text, section.text) if text)
             merged[key] = name, replace(part, text=text)
         else:
-            merged[key] = section.name, SectionPart(section.file, section.text, section.line)
+            merged[key] = section.name, model.SectionPart(section.file, section.text, section.line)
     return [(key, name, part) for key, (name, part) in merged.items() if part.text or key not in SECTION_ORDER]
 
 
@@ -247,10 +237,10 @@ class _DroppablePiece:
     """A part that the budget can drop: hierarchy, title, a part of a section, or a learning."""
 
     worth: tuple[int, int, int]
-    left_out: OmittedSection | None = None
+    left_out: model.OmittedSection | None = None
 
 
-def _fit_to_budget(page: ContextPage, nodes: Sequence[Node], max_tokens: int | None) -> tuple[ContextPage, str]:
+def _fit_to_budget(page: ContextPage, nodes: Sequence[model.Node], max_tokens: int | None) -> tuple[ContextPage, str]:
     """Return the part of a page that fits the budget, and its Markdown."""
     markdown = render_page(page)
     if max_tokens is None or count_tokens(markdown) <= max_tokens:
@@ -271,7 +261,7 @@ def _fit_to_budget(page: ContextPage, nodes: Sequence[Node], max_tokens: int | N
     return named, markdown if count_tokens(markdown) <= max_tokens else render_page(kept)
 
 
-def _droppable_pieces(page: ContextPage, nodes: Sequence[Node]) -> Iterator[_DroppablePiece]:
+def _droppable_pieces(page: ContextPage, nodes: Sequence[model.Node]) -> Iterator[_DroppablePiece]:
     numbers = {node.folder: depth for depth, node in enumerate(nodes)}
     depths = {file.path: numbers[node.folder] for node, file in iter_delivered_files(nodes)}
     yield _DroppablePiece((UNREADABLE_RANK, 0, 0))
@@ -285,11 +275,11 @@ def _droppable_pieces(page: ContextPage, nodes: Sequence[Node]) -> Iterator[_Dro
                 # Of one rank the shallowest goes first, as it is the farthest from the path; then the last section, as
                 # the protocol has the most important ones first.
                 (rank, depth, -number),
-                OmittedSection(part.file, section.name, count_tokens(part.text)),
+                model.OmittedSection(part.file, section.name, count_tokens(part.text)),
             )
     for number, learning in enumerate(page.pending):
         yield _DroppablePiece(
-            (0, 0, -number), OmittedSection(learning.file, PENDING_SECTION, count_tokens(learning.detail))
+            (0, 0, -number), model.OmittedSection(learning.file, PENDING_SECTION, count_tokens(learning.detail))
         )
 
 
@@ -309,7 +299,9 @@ def _drop_pieces(page: ContextPage, pieces: Iterable[_DroppablePiece]) -> Contex
         if piece.left_out:
             dropped.add((piece.left_out.file, piece.left_out.section))
     sections = (
-        MergedSection(section.name, tuple(part for part in section.parts if (part.file, section.name) not in dropped))
+        model.MergedSection(
+            section.name, tuple(part for part in section.parts if (part.file, section.name) not in dropped)
+        )
         for section in page.sections
     )
     return replace(

@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument, Unavailable
-from cstp_grpc.modules.intent_layer import durable_files
+from cstp_grpc.modules.intent_layer import durable_files, model
 from cstp_grpc.modules.intent_layer.duplicate_search import (
     WORD_OVERLAP_THRESHOLD,
     RecordedSimilarity,
@@ -67,17 +67,6 @@ from cstp_grpc.modules.intent_layer.learning_store import (
     learning_not_found,
     report_file_name,
 )
-from cstp_grpc.modules.intent_layer.model import (
-    DuplicateMatch,
-    Learning,
-    LearningEdits,
-    LearningReview,
-    LearningState,
-    Node,
-    ReviewOutcome,
-    ReviewRequest,
-    ReviewVerdict,
-)
 from cstp_grpc.modules.intent_layer.node_document import parse_node
 from cstp_grpc.modules.intent_layer.project_files import is_in_repository, name_of, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
@@ -100,13 +89,16 @@ process that hangs.
 LOCK_POLL_SECONDS = 0.01
 """Seconds between two attempts to lock; flock(2) has no timeout of its own."""
 
-STATE_AFTER_VERDICT = {ReviewVerdict.ACCEPT: LearningState.INTEGRATED, ReviewVerdict.REJECT: LearningState.REJECTED}
+STATE_AFTER_VERDICT = {
+    model.ReviewVerdict.ACCEPT: model.LearningState.INTEGRATED,
+    model.ReviewVerdict.REJECT: model.LearningState.REJECTED,
+}
 
 
 class LikelyDuplicate(Conflict):
     """A node contains likely the same as the learning; `duplicates` lists where, most similar first."""
 
-    def __init__(self, duplicates: tuple[DuplicateMatch, ...]) -> None:
+    def __init__(self, duplicates: tuple[model.DuplicateMatch, ...]) -> None:
         first = duplicates[0]
         super().__init__(
             f"{first.file}, line {first.line}, says likely the same; force the review to merge it all the same",
@@ -136,7 +128,7 @@ class _ReviewJournal:
     """
 
     id: str
-    review: LearningReview
+    review: model.LearningReview
     mark: str
     changes: tuple[_NodeChange, ...] = ()
 
@@ -147,7 +139,7 @@ class _PlannedMerge:
 
     node: str
     diff: str
-    duplicates: tuple[DuplicateMatch, ...]
+    duplicates: tuple[model.DuplicateMatch, ...]
     changes: tuple[_NodeChange, ...]
     content: bytes
 
@@ -170,7 +162,9 @@ class Reviewer:
         self._lock_timeout = lock_timeout
         self._learnings = LearningStore(tree, clock)
 
-    def review(self, request: ReviewRequest, before: Callable[[Learning], None] = lambda _: None) -> ReviewOutcome:
+    def review(
+        self, request: model.ReviewRequest, before: Callable[[model.Learning], None] = lambda _: None
+    ) -> model.ReviewOutcome:
         """Accept, reject or defer a learning; the result is on disk before this returns.
 
         A dry run returns the outcome, also if it would be refused as a likely duplicate. Raises InvalidArgument for an
@@ -187,12 +181,12 @@ class Reviewer:
             with suppress(StatementsChanged):
                 return self._review(request, before, similarity)
 
-    def _compare_meanings(self, request: ReviewRequest, similarity: RecordedSimilarity | None) -> None:
+    def _compare_meanings(self, request: model.ReviewRequest, similarity: RecordedSimilarity | None) -> None:
         """Compare the statements of the node that a learning is to be merged into.
 
         It takes seconds, so it happens before the lock is held, under which only what is recorded here is used.
         """
-        if similarity is None or request.verdict is not ReviewVerdict.ACCEPT:
+        if similarity is None or request.verdict is not model.ReviewVerdict.ACCEPT:
             return
         similarity.is_complete = False
         # Errors of the request are reported under the lock.
@@ -201,8 +195,11 @@ class Reviewer:
         similarity.is_complete = True
 
     def _review(
-        self, request: ReviewRequest, before: Callable[[Learning], None], similarity: RecordedSimilarity | None
-    ) -> ReviewOutcome:
+        self,
+        request: model.ReviewRequest,
+        before: Callable[[model.Learning], None],
+        similarity: RecordedSimilarity | None,
+    ) -> model.ReviewOutcome:
         """Review a learning under the lock. Raises as `review` does, and StatementsChanged."""
         with self._hold_lock() as mistakes:
             if mistakes is None:
@@ -210,20 +207,22 @@ class Reviewer:
             # First, so that a learning whose review was interrupted is judged in the state that the review gave it.
             self._recover(mistakes)
             learning = self._require_pending(request)
-            accepts = request.verdict is ReviewVerdict.ACCEPT
+            accepts = request.verdict is model.ReviewVerdict.ACCEPT
             merge_ = self._plan_merge(learning, request.edits, similarity) if accepts else None
             if not request.dry_run:
                 if merge_ and merge_.duplicates and not request.force:
                     raise LikelyDuplicate(merge_.duplicates)
-                review = LearningReview(request.verdict, _reviewer_signature(request), request.reason, self._clock())
+                review = model.LearningReview(
+                    request.verdict, _reviewer_signature(request), request.reason, self._clock()
+                )
                 self._check_room(learning.id, review)
                 # Nothing was changed yet: a caller that cannot store its audit record prevents the review here.
                 before(learning)
                 self._carry_out(mistakes, learning, review, merge_)
                 learning = self._learnings.get(request.id)
         if merge_ is None:
-            return ReviewOutcome(learning)
-        return ReviewOutcome(learning, merge_.node, merge_.diff, merge_.duplicates)
+            return model.ReviewOutcome(learning)
+        return model.ReviewOutcome(learning, merge_.node, merge_.diff, merge_.duplicates)
 
     def recover(self) -> None:
         """Roll an interrupted review forward or back; every review begins with this. Raises Unavailable."""
@@ -258,9 +257,9 @@ class Reviewer:
                 raise Unavailable(f"{REPORTS_FOLDER} cannot be locked") from None
             pause.wait(LOCK_POLL_SECONDS)
 
-    def _require_pending(self, request: ReviewRequest) -> Learning:
+    def _require_pending(self, request: model.ReviewRequest) -> model.Learning:
         learning = self._learnings.get(request.id)
-        if learning.state is not LearningState.PENDING:
+        if learning.state is not model.LearningState.PENDING:
             raise Conflict(f"{request.id} was reviewed already; it is {learning.state}")
         # A report of the same name in the folder it would move to: moving would replace it.
         for state in STATE_AFTER_VERDICT.values():
@@ -269,8 +268,8 @@ class Reviewer:
         return learning
 
     def _compare(
-        self, learning: Learning, edits: LearningEdits, similarity: RecordedSimilarity | None
-    ) -> tuple[NodeEntry, Node | None, list[DuplicateMatch]]:
+        self, learning: model.Learning, edits: model.LearningEdits, similarity: RecordedSimilarity | None
+    ) -> tuple[NodeEntry, model.Node | None, list[model.DuplicateMatch]]:
         entry = entry_for_learning(learning, edits)
         node = covering_node(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
         documents = [self._tree.document(file.path) for file in node.all_files] if node else []
@@ -278,7 +277,7 @@ class Reviewer:
         return entry, node, [duplicate for duplicates in found for duplicate in duplicates]
 
     def _plan_merge(
-        self, learning: Learning, edits: LearningEdits, similarity: RecordedSimilarity | None
+        self, learning: model.Learning, edits: model.LearningEdits, similarity: RecordedSimilarity | None
     ) -> _PlannedMerge:
         """Plan the merge of a learning into its node."""
         entry, node, duplicates = self._compare(learning, edits, similarity)
@@ -308,7 +307,7 @@ class Reviewer:
             raise Conflict(f"{file} is not UTF-8 and must be changed by hand") from None
 
     def _carry_out(
-        self, mistakes: int, learning: Learning, review: LearningReview, merge_: _PlannedMerge | None
+        self, mistakes: int, learning: model.Learning, review: model.LearningReview, merge_: _PlannedMerge | None
     ) -> None:
         journal = _ReviewJournal(learning.id, review, source_line_for(learning.id), merge_.changes if merge_ else ())
         # kill -9 up to here leaves at most a temporary file, which the next review removes; from here on the journal is
@@ -358,7 +357,7 @@ class Reviewer:
             for copy in journal.changes[1:]:
                 if node and _content_hash(node.data) == copy.after:
                     self._replace_node(copy, node.data)
-        pending = self._learnings.folder(LearningState.PENDING)
+        pending = self._learnings.folder(model.LearningState.PENDING)
         name = report_file_name(journal.id)
         with durable_files.open_folder(self._tree, pending) as folder:
             report = None if folder is None else durable_files.read_file(folder, name, MAX_REPORT_BYTES)
@@ -375,7 +374,7 @@ class Reviewer:
 
     def _remove_temporaries(self, journal: _ReviewJournal) -> None:
         folders = {parent_of(change.file) for change in journal.changes}
-        for path in (*folders, self._learnings.folder(LearningState.PENDING)):
+        for path in (*folders, self._learnings.folder(model.LearningState.PENDING)):
             with durable_files.open_folder(self._tree, path) as folder:
                 if folder is not None:
                     durable_files.remove_file(folder, TEMPORARY_FILE)
@@ -401,7 +400,7 @@ class Reviewer:
                 durable_files.remove_file(folder, TEMPORARY_FILE)
             return replaced
 
-    def _check_room(self, learning_id: str, review: LearningReview) -> None:
+    def _check_room(self, learning_id: str, review: model.LearningReview) -> None:
         """Raise Conflict if the report with one more review would be too large to be read."""
         report = self._report(learning_id)
         if report and len(add_review(report.data, review)) > MAX_REPORT_BYTES:
@@ -412,11 +411,11 @@ class Reviewer:
             return None if folder is None else durable_files.read_file(folder, name_of(file), limit)
 
     def _report(self, learning_id: str) -> durable_files.FileContent | None:
-        file = f"{self._learnings.folder(LearningState.PENDING)}/{report_file_name(learning_id)}"
+        file = f"{self._learnings.folder(model.LearningState.PENDING)}/{report_file_name(learning_id)}"
         return self._content(file, MAX_REPORT_BYTES)
 
 
-def _check_request(request: ReviewRequest) -> None:
+def _check_request(request: model.ReviewRequest) -> None:
     check_id(request.id)
     for name in (request.reviewer, request.claimed_reviewer):
         if name is not None:
@@ -431,7 +430,7 @@ def _check_request(request: ReviewRequest) -> None:
         check_line("edits.section", edits.section, MAX_SECTION)
 
 
-def _reviewer_signature(request: ReviewRequest) -> str:
+def _reviewer_signature(request: model.ReviewRequest) -> str:
     """Return the reviewer's name for the report.
 
     A claimed name comes last and quoted, so that it cannot pass for the real one.
@@ -476,8 +475,8 @@ def _decode_journal(data: bytes) -> _ReviewJournal:
         review = content["review"]
         journal = _ReviewJournal(
             id=content["id"],
-            review=LearningReview(
-                ReviewVerdict(review["verdict"]),
+            review=model.LearningReview(
+                model.ReviewVerdict(review["verdict"]),
                 review["reviewer"],
                 review["reason"],
                 datetime.fromisoformat(review["at"]).astimezone(UTC),

@@ -9,25 +9,11 @@ from datetime import datetime
 
 from cstp_grpc.contract.errors import NotFound, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.modules.intent_layer import model
 from cstp_grpc.modules.intent_layer.context_resolution import resolve_context
 from cstp_grpc.modules.intent_layer.learning_merge import place_fact
 from cstp_grpc.modules.intent_layer.learning_review import Reviewer
 from cstp_grpc.modules.intent_layer.learning_store import LearningPage, LearningQuery, ProjectSources
-from cstp_grpc.modules.intent_layer.model import (
-    ROOT,
-    ContextRequest,
-    FactPlacement,
-    FindingSeverity,
-    Learning,
-    NewLearning,
-    Node,
-    NodeSkeleton,
-    PendingReports,
-    ResolvedContext,
-    ReviewOutcome,
-    ReviewRequest,
-    ValidationFinding,
-)
 from cstp_grpc.modules.intent_layer.node_skeleton import create_node, node_skeleton
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, names_in
@@ -82,7 +68,7 @@ class ProjectOperation:
             requesting_agent=self.call.caller,
             request_id=self.call.request_id,
             claimed_agent=self.call.claimed_agent,
-            action=truncate_action(f"{self.name} in {self.project}: {', '.join([*about, *self.paths]) or ROOT}"),
+            action=truncate_action(f"{self.name} in {self.project}: {', '.join([*about, *self.paths]) or model.ROOT}"),
             error=self.error,
         )
 
@@ -91,7 +77,7 @@ class ProjectOperation:
 class ListedNode:
     """A node in a listing; `parent` is the file of the nearest node above it."""
 
-    node: Node
+    node: model.Node
     parent: str | None
 
 
@@ -99,12 +85,12 @@ class ListedNode:
 class ValidationReport:
     """The findings about nodes, by file and line, and how many nodes were validated."""
 
-    findings: tuple[ValidationFinding, ...]
+    findings: tuple[model.ValidationFinding, ...]
     nodes: int
 
     @property
     def valid(self) -> bool:
-        return all(finding.severity is not FindingSeverity.ERROR for finding in self.findings)
+        return all(finding.severity is not model.FindingSeverity.ERROR for finding in self.findings)
 
 
 class _AuditedChange:
@@ -156,10 +142,10 @@ class ProjectService:
         self._changed = changed
         self._severities = severities
 
-    def resolve(self, request: ContextRequest, call: ProjectCall) -> ResolvedContext:
+    def resolve(self, request: model.ContextRequest, call: ProjectCall) -> model.ResolvedContext:
         with self._audit_read("resolve", [request.path], call):
             path = self._tree.locate(request.path)
-            pending = self._learnings.pending_for_paths(path) if request.with_pending else PendingReports()
+            pending = self._learnings.pending_for_paths(path) if request.with_pending else model.PendingReports()
             return resolve_context(self._tree, request, pending)
 
     def nodes(self, page: PageRequest, call: ProjectCall) -> Page[ListedNode]:
@@ -194,11 +180,11 @@ class ProjectService:
             found = select_nodes(self._tree, paths)
             return ValidationReport(validate_selected(self._tree, found, self._history, self._severities), len(found))
 
-    def place(self, paths: Sequence[str], call: ProjectCall) -> FactPlacement:
+    def place(self, paths: Sequence[str], call: ProjectCall) -> model.FactPlacement:
         with self._audit_read("place", paths, call):
             return place_fact(self._tree, paths)
 
-    def init(self, path: str, call: ProjectCall, *, dry_run: bool = False) -> NodeSkeleton:
+    def init(self, path: str, call: ProjectCall, *, dry_run: bool = False) -> model.NodeSkeleton:
         """Write a skeleton of a folder's node and return it; a dry run writes nothing.
 
         Raises NotFound if the folder is missing, Conflict if it has a node.
@@ -213,7 +199,7 @@ class ProjectService:
         self._changed()
         return made
 
-    def report(self, new: NewLearning, call: ProjectCall) -> Learning:
+    def report(self, new: model.NewLearning, call: ProjectCall) -> model.Learning:
         operation = self._new_record(AuditEvent.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
         with self._audit_change(operation) as attempt:
             for number, path in enumerate(new.paths):
@@ -226,7 +212,7 @@ class ProjectService:
         with self._audit_read("list learnings", [] if query.path is None else [query.path], call):
             return self._learnings.page(query, page)
 
-    def review(self, request: ReviewRequest, call: ProjectCall) -> ReviewOutcome:
+    def review(self, request: model.ReviewRequest, call: ProjectCall) -> model.ReviewOutcome:
         """Accept, reject or defer a learning; a dry run changes nothing.
 
         Raises NotFound, Conflict if it was reviewed already, and LikelyDuplicate.
@@ -242,7 +228,7 @@ class ProjectService:
             self._changed()
         return outcome
 
-    def _preview_review(self, request: ReviewRequest, operation: ProjectOperation) -> ReviewOutcome:
+    def _preview_review(self, request: model.ReviewRequest, operation: ProjectOperation) -> model.ReviewOutcome:
         operation = replace(operation, learning_id=request.id)
         with self._audit_change(operation) as attempt:
             outcome = self._reviewer.review(request)
@@ -254,7 +240,7 @@ class ProjectService:
         above, _, name = path.rstrip("/").rpartition("/")
         if name in NODE_FILES and not self._tree.is_folder(located):
             # Not the parent of what was located: the file may be a link to elsewhere.
-            return self._tree.locate(above or ROOT)
+            return self._tree.locate(above or model.ROOT)
         return located
 
     def _new_record(self, event: AuditEvent, name: str, paths: Iterable[str], call: ProjectCall) -> ProjectOperation:
@@ -287,7 +273,7 @@ class ProjectRegistry(dict[str, ProjectService]):
         raise NotFound(f"there is no project {name}")
 
 
-def with_parents(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+def with_parents(nodes: Iterable[model.Node]) -> Iterator[ListedNode]:
     """Yield nodes, a parent before its children, each with the nearest node above it."""
     files: dict[str, str] = {}
     for node in nodes:

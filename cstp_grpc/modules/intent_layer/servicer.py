@@ -14,21 +14,9 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2 as pb2
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc as pb2_grpc
+from cstp_grpc.modules.intent_layer import model
 from cstp_grpc.modules.intent_layer.context_resolution import iter_delivered_files
 from cstp_grpc.modules.intent_layer.learning_store import LearningQuery
-from cstp_grpc.modules.intent_layer.model import (
-    ContextRequest,
-    FactPlacement,
-    Learning,
-    LearningReview,
-    NewLearning,
-    NodeSection,
-    NodeSkeleton,
-    ResolvedContext,
-    ReviewOutcome,
-    ReviewRequest,
-    UnreadableReportFile,
-)
 from cstp_grpc.modules.intent_layer.project_service import ListedNode, ProjectCall, ProjectRegistry, ValidationReport
 from cstp_grpc.platform.storage.pagination import PageRequest
 
@@ -37,11 +25,11 @@ MessageT = TypeVar("MessageT", bound=Message)
 MAX_ANSWER_BYTES = 3 * 1024 * 1024
 """Maximum size of a response; gRPC clients accept messages of 4 MiB by default."""
 
-CONTEXT_REQUEST = MessageMapper(ContextRequest, pb2.ResolveContextRequest)
-NEW_LEARNING = MessageMapper(NewLearning, pb2.ReportLearningRequest, given=("paths", "agent_id"))
+CONTEXT_REQUEST = MessageMapper(model.ContextRequest, pb2.ResolveContextRequest)
+NEW_LEARNING = MessageMapper(model.NewLearning, pb2.ReportLearningRequest, given=("paths", "agent_id"))
 LEARNING_QUERY = MessageMapper(LearningQuery, pb2.ListLearningsRequest)
-REVIEW_REQUEST = MessageMapper(ReviewRequest, pb2.ReviewLearningRequest, given=("reviewer", "claimed_reviewer"))
-SECTION = MessageMapper(NodeSection, pb2.Section)
+REVIEW_REQUEST = MessageMapper(model.ReviewRequest, pb2.ReviewLearningRequest, given=("reviewer", "claimed_reviewer"))
+SECTION = MessageMapper(model.NodeSection, pb2.Section)
 NODE = MessageMapper(
     ListedNode,
     pb2.NodeSummary,
@@ -53,14 +41,14 @@ NODE = MessageMapper(
     },
 )
 LEARNING = MessageMapper(
-    Learning,
+    model.Learning,
     pb2.Learning,
     {"timestamp": "at"},
-    nested=[MessageMapper(LearningReview, pb2.Review, {"timestamp": "at"})],
+    nested=[MessageMapper(model.LearningReview, pb2.Review, {"timestamp": "at"})],
 )
-UNREADABLE = MessageMapper(UnreadableReportFile, pb2.UnreadableReport)
+UNREADABLE = MessageMapper(model.UnreadableReportFile, pb2.UnreadableReport)
 RESOLUTION = MessageMapper(
-    ResolvedContext,
+    model.ResolvedContext,
     pb2.ResolveContextResponse,
     {
         "covered": lambda resolution: bool(resolution.nodes),
@@ -72,9 +60,9 @@ RESOLUTION = MessageMapper(
     nested=[LEARNING],
 )
 REPORT = MessageMapper(ValidationReport, pb2.ValidateNodesResponse)
-PLACEMENT = MessageMapper(FactPlacement, pb2.PlaceFactResponse)
-SKELETON = MessageMapper(NodeSkeleton, pb2.InitNodeResponse)
-OUTCOME = MessageMapper(ReviewOutcome, pb2.ReviewLearningResponse, nested=[LEARNING])
+PLACEMENT = MessageMapper(model.FactPlacement, pb2.PlaceFactResponse)
+SKELETON = MessageMapper(model.NodeSkeleton, pb2.InitNodeResponse)
+OUTCOME = MessageMapper(model.ReviewOutcome, pb2.ReviewLearningResponse, nested=[LEARNING])
 
 
 class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
@@ -162,12 +150,12 @@ def nodes_message(nodes: Iterable[ListedNode], next_token: str = "") -> pb2.List
     return pb2.ListNodesResponse(nodes=map(NODE.encode, nodes), next_page_token=next_token)
 
 
-def report_message(filed: Learning) -> pb2.ReportLearningResponse:
+def report_message(filed: model.Learning) -> pb2.ReportLearningResponse:
     return pb2.ReportLearningResponse(learning=LEARNING.encode(filed))
 
 
 def learnings_message(
-    items: Iterable[Learning], unreadable: Iterable[UnreadableReportFile], next_token: str = ""
+    items: Iterable[model.Learning], unreadable: Iterable[model.UnreadableReportFile], next_token: str = ""
 ) -> pb2.ListLearningsResponse:
     """Convert a page of learnings to a message; without a token it is the only one."""
     return pb2.ListLearningsResponse(

@@ -10,20 +10,10 @@ from datetime import datetime, timedelta
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.core.audit.model import AuditEvent
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.agents import LiaisonAgents
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.modules.liaison.context_sharing import missing_parameter
-from cstp_grpc.modules.liaison.model import (
-    AGENT_PREFIX,
-    NO_HEARTBEAT_REASON,
-    Activation,
-    AgentPresence,
-    Event,
-    EventType,
-    Session,
-    TenantCaller,
-    liaison_agent,
-)
 from cstp_grpc.modules.liaison.sessions import concurrent_update, lock_open_session, session_event
 from cstp_grpc.modules.liaison.sql_routing import SqlPresenceStore, SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
@@ -53,20 +43,20 @@ class Heartbeats:
         # expires, and a race of a heartbeat with `leave` is corrected after `remembered`.
         self._known: dict[tuple[str, str], datetime] = {}
 
-    def record(self, caller: TenantCaller, pillar: str, lasting: timedelta) -> datetime:
+    def record(self, caller: model.TenantCaller, pillar: str, lasting: timedelta) -> datetime:
         """Record a heartbeat durably and return until when the agent is available; an absent one gets an event."""
 
         def job(unit_of_work: UnitOfWork) -> datetime:
             now, known = self._read(unit_of_work, caller, pillar)
             until = now + lasting
-            stored = AgentPresence(
+            stored = model.AgentPresence(
                 caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now
             )
             if known is not None and known.is_present:
                 # Still the same presence: `since` is its beginning, not its last heartbeat.
                 stored = replace(stored, since=known.since)
             else:
-                self._recorder.add_event(unit_of_work, presence_event(stored, EventType.AGENT_PRESENT, now))
+                self._recorder.add_event(unit_of_work, presence_event(stored, model.EventType.AGENT_PRESENT, now))
             self._store.write_presence(unit_of_work, stored)
             return until
 
@@ -75,7 +65,7 @@ class Heartbeats:
         self._known[caller.tenant, pillar] = min(until, self._clock() + self._remembered)
         return until
 
-    def leave(self, caller: TenantCaller, pillar: str) -> None:
+    def leave(self, caller: model.TenantCaller, pillar: str) -> None:
         """Mark an agent as absent durably, with an event if it was present."""
 
         def job(unit_of_work: UnitOfWork) -> None:
@@ -102,8 +92,8 @@ class Heartbeats:
         return self._recorder.run(job)
 
     def _read(
-        self, unit_of_work: UnitOfWork, caller: TenantCaller, pillar: str
-    ) -> tuple[datetime, AgentPresence | None]:
+        self, unit_of_work: UnitOfWork, caller: model.TenantCaller, pillar: str
+    ) -> tuple[datetime, model.AgentPresence | None]:
         """Return the current instant and an agent's presence, marked as absent if its time is over."""
         # The lock first: what is read below then stays valid until the commit. The clock after it, since other servers
         # may hold the lock for a while.
@@ -114,11 +104,13 @@ class Heartbeats:
             known = self._mark_absent(unit_of_work, known, now)
         return now, known
 
-    def _mark_absent(self, unit_of_work: UnitOfWork, presence: AgentPresence, now: datetime) -> AgentPresence:
+    def _mark_absent(
+        self, unit_of_work: UnitOfWork, presence: model.AgentPresence, now: datetime
+    ) -> model.AgentPresence:
         # Since its time ran out, and not since that was noticed.
         absent = replace(presence, is_present=False, since=presence.available_until)
         self._store.write_presence(unit_of_work, absent)
-        event = presence_event(absent, EventType.AGENT_ABSENT, now, reason=absent.absence_reason)
+        event = presence_event(absent, model.EventType.AGENT_ABSENT, now, reason=absent.absence_reason)
         self._recorder.add_event(unit_of_work, event)
         return absent
 
@@ -136,7 +128,7 @@ class Heartbeats:
         with self._sessions.read_snapshot() as unit_of_work:
             known = self._store.presence(unit_of_work, tenant, pillar)
         if known is None:
-            return NO_HEARTBEAT_REASON
+            return model.NO_HEARTBEAT_REASON
         if known.available_until <= now:
             return known.absence_reason
         self._known[tenant, pillar] = min(known.available_until, now + self._remembered)
@@ -162,18 +154,18 @@ class LocalLiaisonAgent:
         """Raise LiaisonAgentUnavailable unless a heartbeat is fresh. Raises QueryFailed."""
         if reason := self._heartbeats.find_absence_reason(tenant, self.pillar):
             seconds = self._lasting.total_seconds()
-            period = f" in the last {seconds:g} s" if reason == NO_HEARTBEAT_REASON else ""
+            period = f" in the last {seconds:g} s" if reason == model.NO_HEARTBEAT_REASON else ""
             raise LiaisonAgentUnavailable(
-                f"{liaison_agent(self.pillar)} is not available: {reason}{period}",
+                f"{model.liaison_agent(self.pillar)} is not available: {reason}{period}",
                 metadata={"target_pillar": self.pillar, "reason": reason},
                 retry_after=seconds,
             )
 
-    def record_heartbeat(self, caller: TenantCaller) -> datetime:
+    def record_heartbeat(self, caller: model.TenantCaller) -> datetime:
         """Record a heartbeat and return until when the agent is available."""
         return self._heartbeats.record(caller, self.pillar, self._lasting)
 
-    def leave(self, caller: TenantCaller) -> None:
+    def leave(self, caller: model.TenantCaller) -> None:
         """Mark the agent as unavailable from now on."""
         self._heartbeats.leave(caller, self.pillar)
 
@@ -199,7 +191,7 @@ class LocalAgentService:
         self._clock = clock
         self._claimed_for = claimed_for
 
-    def heartbeat(self, caller: TenantCaller, pillar: str, *, leaving: bool) -> datetime | None:
+    def heartbeat(self, caller: model.TenantCaller, pillar: str, *, leaving: bool) -> datetime | None:
         """Return until when the caller's pillar is served, or None if the caller leaves.
 
         Raises MissingParameter, InvalidPillar, and PermissionDenied if the pillar is another agent's.
@@ -214,7 +206,9 @@ class LocalAgentService:
             return None
         return agent.record_heartbeat(caller)
 
-    def claim(self, caller: TenantCaller, session_id: str, claimant: str) -> tuple[Session, Activation]:
+    def claim(
+        self, caller: model.TenantCaller, session_id: str, claimant: str
+    ) -> tuple[model.Session, model.Activation]:
         """Claim a session for an instance of the caller, and return it with its activation.
 
         The claim number grows, unless the same claimant renews a live claim: so it identifies a claim.
@@ -225,7 +219,7 @@ class LocalAgentService:
         # In the form in which it is stored, so that the same claimant is recognized when it renews.
         claimant = replace_unstorable(claimant)
 
-        def job(unit_of_work: UnitOfWork) -> tuple[Session, Activation]:
+        def job(unit_of_work: UnitOfWork) -> tuple[model.Session, model.Activation]:
             session = lock_open_session(self._sessions, unit_of_work, caller, session_id)
             self._require_served(caller, self._pillar_of(session))
             # With the lock on the session, so that what the claimant gets is the hand-over that it claims.
@@ -243,7 +237,7 @@ class LocalAgentService:
                 raise already_claimed_error(session, now)
             if not renews:
                 data = {"claimant": claimant, "claim_number": number}
-                event = session_event(claimed, EventType.SESSION_CLAIMED, now, data)
+                event = session_event(claimed, model.EventType.SESSION_CLAIMED, now, data)
                 self._recorder.add_event(unit_of_work, event)
                 operation = SessionOperation(
                     now,
@@ -258,18 +252,18 @@ class LocalAgentService:
 
         return self._recorder.run(job)
 
-    def _require_served(self, caller: TenantCaller, pillar: str) -> LocalLiaisonAgent:
+    def _require_served(self, caller: model.TenantCaller, pillar: str) -> LocalLiaisonAgent:
         """Return the local agent of a pillar that the caller serves. Raises PermissionDenied."""
         agent = self._local.get(pillar)
         if agent is None or caller.agent not in agent.names:
             raise PermissionDenied(
-                f"{liaison_agent(pillar)} is not served by {caller.agent}", metadata={"target_pillar": pillar}
+                f"{model.liaison_agent(pillar)} is not served by {caller.agent}", metadata={"target_pillar": pillar}
             )
         return agent
 
-    def _pillar_of(self, session: Session) -> str:
+    def _pillar_of(self, session: model.Session) -> str:
         """Return the pillar whose local agent has a session. Raises SessionWithAnotherAgent."""
-        pillar = session.active_agent.removeprefix(AGENT_PREFIX)
+        pillar = session.active_agent.removeprefix(model.AGENT_PREFIX)
         if session.activation_key is None or pillar not in self._local:
             raise SessionWithAnotherAgent(
                 f"The chat session {session.id} is with {session.active_agent}, which claims none",
@@ -277,7 +271,7 @@ class LocalAgentService:
             )
         return pillar
 
-    def _activation_of(self, unit_of_work: UnitOfWork, session: Session) -> Activation:
+    def _activation_of(self, unit_of_work: UnitOfWork, session: model.Session) -> model.Activation:
         assert session.activation_key is not None, "checked by _pillar_of"
         activation = self._store.activation(unit_of_work, session.tenant, session.activation_key)
         if activation is None:
@@ -285,14 +279,16 @@ class LocalAgentService:
         return activation
 
 
-def presence_event(presence: AgentPresence, kind: EventType, now: datetime, *, reason: str | None = None) -> Event:
+def presence_event(
+    presence: model.AgentPresence, kind: model.EventType, now: datetime, *, reason: str | None = None
+) -> model.Event:
     """Return the event for an agent that became present or absent."""
     data = {"target_pillar": presence.pillar, "served_by": presence.agent, "reason": reason}
     present = {name: value for name, value in data.items() if value is not None}
-    return Event(presence.tenant, kind, liaison_agent(presence.pillar), now, data=present)
+    return model.Event(presence.tenant, kind, model.liaison_agent(presence.pillar), now, data=present)
 
 
-def already_claimed_error(session: Session, now: datetime) -> Conflict:
+def already_claimed_error(session: model.Session, now: datetime) -> Conflict:
     until = session.claimed_until
     return Conflict(
         f"The chat session {session.id} is claimed by {session.claimed_by}",
@@ -320,7 +316,7 @@ class ListedAgent:
     reason: str | None
     sessions: int
     since: datetime | None = None
-    presence: AgentPresence | None = None
+    presence: model.AgentPresence | None = None
 
     @property
     def available_until(self) -> datetime | None:
@@ -345,7 +341,7 @@ class AgentDirectory:
         self._kinds = kinds
         self._clock = clock
 
-    def list_agents(self, caller: TenantCaller, pillar: str | None) -> list[ListedAgent]:
+    def list_agents(self, caller: model.TenantCaller, pillar: str | None) -> list[ListedAgent]:
         """Return the liaison agents by pillar, or that of one pillar. Raises InvalidPillar and QueryFailed."""
         if pillar is not None:
             self._agents.of_pillar(pillar)
@@ -357,13 +353,13 @@ class AgentDirectory:
         reasons = self._ask(caller, remote)
         now = self._clock()
         return [
-            ListedAgent(each, self._kinds[each], reasons[each], held.get(liaison_agent(each), 0))
+            ListedAgent(each, self._kinds[each], reasons[each], held.get(model.liaison_agent(each), 0))
             if each in reasons
-            else list_local_agent(each, held.get(liaison_agent(each), 0), stored.get(each), now)
+            else list_local_agent(each, held.get(model.liaison_agent(each), 0), stored.get(each), now)
             for each in pillars
         ]
 
-    def _ask(self, caller: TenantCaller, pillars: list[str]) -> dict[str, str | None]:
+    def _ask(self, caller: model.TenantCaller, pillars: list[str]) -> dict[str, str | None]:
         """Return why remote agents are unavailable, None for each available one."""
         if not pillars:
             return {}
@@ -371,7 +367,7 @@ class AgentDirectory:
         with ThreadPoolExecutor(min(MAX_PARALLEL_PROBES, len(pillars)), thread_name_prefix="list-agents") as pool:
             return dict(zip(pillars, pool.map(lambda pillar: self._why_absent(caller, pillar), pillars), strict=True))
 
-    def _why_absent(self, caller: TenantCaller, pillar: str) -> str | None:
+    def _why_absent(self, caller: model.TenantCaller, pillar: str) -> str | None:
         try:
             self._agents.of_pillar(pillar).check(caller.tenant)
         except LiaisonAgentUnavailable as error:
@@ -379,9 +375,9 @@ class AgentDirectory:
         return None
 
 
-def list_local_agent(pillar: str, sessions: int, stored: AgentPresence | None, now: datetime) -> ListedAgent:
+def list_local_agent(pillar: str, sessions: int, stored: model.AgentPresence | None, now: datetime) -> ListedAgent:
     if stored is None:
-        return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions)
+        return ListedAgent(pillar, LOCAL_KIND, model.NO_HEARTBEAT_REASON, sessions)
     if stored.available_until > now:
         return ListedAgent(pillar, LOCAL_KIND, None, sessions, stored.since, stored)
     # Expired, but the supervisor has not recorded it yet.

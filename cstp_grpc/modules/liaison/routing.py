@@ -12,6 +12,7 @@ from cstp_grpc.common.spans import inbound_trace
 from cstp_grpc.contract.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.guardrails.model import Verdict
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.agents import (
     LiaisonAgent,
     LiaisonAgents,
@@ -26,19 +27,6 @@ from cstp_grpc.modules.liaison.context_sharing import (
     add_failure_details,
     missing_parameter,
     require_allowed,
-)
-from cstp_grpc.modules.liaison.model import (
-    GUIDE,
-    HISTORY_MEMBER,
-    Activation,
-    ChatMessage,
-    Event,
-    EventType,
-    RoutingDecision,
-    Session,
-    Share,
-    TenantCaller,
-    liaison_agent,
 )
 from cstp_grpc.modules.liaison.redaction import RedactedContext
 from cstp_grpc.modules.liaison.sessions import (
@@ -85,7 +73,7 @@ class RoutingPlan:
     """A routing that is valid as long as the session stays as it was read."""
 
     pillar: str
-    session: Session
+    session: model.Session
     reason: str
     redacted: RedactedContext
     epoch: int
@@ -98,7 +86,7 @@ class RoutingPlan:
     def handover(self) -> Handover:
         """The hand-over that guardrails check."""
         session = self.session
-        to = liaison_agent(self.pillar)
+        to = model.liaison_agent(self.pillar)
         return Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
 
 
@@ -106,10 +94,10 @@ class RoutingPlan:
 class RoutingAttempt:
     """A routing in progress, for the audit trail: `begun_at` is its start, the rest is known as it proceeds."""
 
-    caller: TenantCaller
+    caller: model.TenantCaller
     request: RoutingRequest
     begun_at: datetime
-    session: Session | None = None
+    session: model.Session | None = None
     redacted: RedactedContext | None = None
     verdict: Verdict | None = None
 
@@ -120,7 +108,7 @@ class RoutingAttempt:
             at=self.begun_at,
             event=AuditEvent.SESSION_ROUTED,
             caller=self.caller,
-            agent=liaison_agent(request.target_pillar),
+            agent=model.liaison_agent(request.target_pillar),
             session_id=request.session_id if session is None else session.id,
             reason=request.reason,
             context_hash=None if redacted is None else redacted.context_hash,
@@ -171,7 +159,9 @@ class Router:
         # this server. Taken outside of transactions; two servers are kept apart by the version of the session instead.
         self._confirming = KeyedLocks()
 
-    async def route_on_loop(self, caller: TenantCaller, request: RoutingRequest, pool: WorkPool) -> Activation | None:
+    async def route_on_loop(
+        self, caller: model.TenantCaller, request: RoutingRequest, pool: WorkPool
+    ) -> model.Activation | None:
         """Route as `route` does, without blocking the event loop; the context of the request must be small.
 
         Returns None, and has done nothing, unless everything but the transaction is sure to take less than a
@@ -203,7 +193,7 @@ class Router:
         with self._sessions.read_snapshot() as unit_of_work:
             key = caller.tenant, request.session_id, request.user_id
             session = self._sessions.get_small(unit_of_work, *key, SHORT_CONTEXT)
-        if session is None or not session.is_open or session.active_agent != GUIDE:
+        if session is None or not session.is_open or session.active_agent != model.GUIDE:
             return None
         attempt.session = session
         attempt.redacted = self._redact(request, session, ())
@@ -211,7 +201,7 @@ class Router:
         self._judge(attempt, plan)
         return plan
 
-    def route(self, caller: TenantCaller, request: RoutingRequest) -> Activation:
+    def route(self, caller: model.TenantCaller, request: RoutingRequest) -> model.Activation:
         """Hand a session to a pillar's agent and return the activation, once all of it is on disk.
 
         Share, session, activation and event are written in one transaction. The same routing again, until the session
@@ -244,17 +234,22 @@ class Router:
             raise
 
     def return_to_guide(
-        self, caller: TenantCaller, session_id: str, reason: str, version: int | None, claim_number: int | None = None
-    ) -> tuple[Session, Event | None]:
+        self,
+        caller: model.TenantCaller,
+        session_id: str,
+        reason: str,
+        version: int | None,
+        claim_number: int | None = None,
+    ) -> tuple[model.Session, model.Event | None]:
         """Return a session to the guide, and give the session and the event, None if the guide had it.
 
         Raises SessionNotFound if the session is not active, SessionUpdateFailed if it has another version than the
         stated one, and SessionWithAnotherAgent if the caller does not have it (any more).
         """
 
-        def job(unit_of_work: UnitOfWork) -> tuple[Session, Event | None]:
+        def job(unit_of_work: UnitOfWork) -> tuple[model.Session, model.Event | None]:
             session = lock_open_session(self._sessions, unit_of_work, caller, session_id)
-            if session.active_agent == GUIDE:
+            if session.active_agent == model.GUIDE:
                 return session, None
             now = self._clock()
             # Before the version: an agent that lost the session is told that, and not that its version is old.
@@ -265,16 +260,18 @@ class Router:
         return self._recorder.run(job)
 
     def give_back(
-        self, unit_of_work: UnitOfWork, caller: TenantCaller, session: Session, reason: str, now: datetime
-    ) -> tuple[Session, Event]:
+        self, unit_of_work: UnitOfWork, caller: model.TenantCaller, session: model.Session, reason: str, now: datetime
+    ) -> tuple[model.Session, model.Event]:
         """Return a locked session to the guide within a transaction, and give the session and the event."""
-        returned = assign_agent(session, now, GUIDE, session.routing_epoch + 1, None)
+        returned = assign_agent(session, now, model.GUIDE, session.routing_epoch + 1, None)
         if not self._sessions.replace(unit_of_work, returned):
             raise concurrent_update(session.id)
         data = {"from": session.active_agent, "reason": reason}
-        event = self._recorder.add_event(unit_of_work, session_event(returned, EventType.RETURNED_TO_GUIDE, now, data))
+        event = self._recorder.add_event(
+            unit_of_work, session_event(returned, model.EventType.RETURNED_TO_GUIDE, now, data)
+        )
         self._recorder.add_operation(
-            unit_of_work, SessionOperation(now, AuditEvent.SESSION_RETURNED, caller, GUIDE, session.id, reason)
+            unit_of_work, SessionOperation(now, AuditEvent.SESSION_RETURNED, caller, model.GUIDE, session.id, reason)
         )
         return returned, event
 
@@ -284,7 +281,7 @@ class Router:
             raise missing_parameter("target_pillar")
         return self._agents.of_pillar(request.target_pillar)
 
-    def _is_short(self, caller: TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
+    def _is_short(self, caller: model.TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
         """Return whether a routing needs only one short read: no probe, no redaction and no look at the past."""
         if not self._policy.reads_are_short or self._sharing.may_take_long:
             return False
@@ -297,7 +294,9 @@ class Router:
         attempt.verdict = self._sharing.judge(attempt.caller, plan.handover)
         require_allowed(attempt.verdict, plan.handover)
 
-    def _read(self, caller: TenantCaller, request: RoutingRequest) -> tuple[Session, Sequence[ChatMessage]]:
+    def _read(
+        self, caller: model.TenantCaller, request: RoutingRequest
+    ) -> tuple[model.Session, Sequence[model.ChatMessage]]:
         """Read the session and, if they are to be shared, its messages up to the size limit."""
         with self._sessions.read_snapshot() as unit_of_work:
             session = require_session(self._sessions, unit_of_work, caller, request.session_id, request.user_id)
@@ -306,7 +305,9 @@ class Router:
             # In the same snapshot, so that the messages are those that the session counts.
             return session, self._sessions.history(unit_of_work, session.tenant, session.id, self._readable)
 
-    def _redact(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> RedactedContext:
+    def _redact(
+        self, request: RoutingRequest, session: model.Session, messages: Sequence[model.ChatMessage]
+    ) -> RedactedContext:
         """Return the redacted context. Raises ContextSharingFailed, after errors about the session's state."""
         try:
             return self._sharing.redact(self._context(request, session, messages))
@@ -315,7 +316,9 @@ class Router:
             self._require_movable(session, request)
             raise
 
-    def _context(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> Mapping[str, Any]:
+    def _context(
+        self, request: RoutingRequest, session: model.Session, messages: Sequence[model.ChatMessage]
+    ) -> Mapping[str, Any]:
         """Return the context to share: the given one, or else the conversation. Raises ContextSharingFailed."""
         if request.context is not None:
             return request.context
@@ -325,11 +328,11 @@ class Router:
                 f"the conversation has more than {self._readable} characters; say with context_to_share what to share",
                 metadata={"reason": "the conversation is too long"},
             )
-        return {**session.context, HISTORY_MEMBER: [history_entry(message) for message in messages]}
+        return {**session.context, model.HISTORY_MEMBER: [history_entry(message) for message in messages]}
 
-    def _plan(self, request: RoutingRequest, session: Session, redacted: RedactedContext) -> RoutingPlan:
+    def _plan(self, request: RoutingRequest, session: model.Session, redacted: RedactedContext) -> RoutingPlan:
         """Return the plan; a direct hand-over between liaison agents begins another epoch."""
-        leaves = session.active_agent != GUIDE
+        leaves = session.active_agent != model.GUIDE
         epoch = session.routing_epoch + 1 if leaves else session.routing_epoch
         # The epoch makes the same routing after a return another one.
         key = routing_key(session.id, request.target_pillar, redacted.context_hash, epoch)
@@ -337,27 +340,27 @@ class Router:
             request.target_pillar, session, request.reason, redacted, epoch, key, request.context is None
         )
 
-    def _previous_activation(self, plan: RoutingPlan) -> Activation | None:
+    def _previous_activation(self, plan: RoutingPlan) -> model.Activation | None:
         """Return the activation of the same routing in the session's current epoch, or None."""
         session = plan.session
-        if session.is_open and session.active_agent == GUIDE:
+        if session.is_open and session.active_agent == model.GUIDE:
             # Every hand-over leaves the guide, and every return begins another epoch.
             return None
         key = routing_key(session.id, plan.pillar, plan.redacted.context_hash, session.routing_epoch)
         return self._find_activation(session.tenant, key)
 
-    def _find_activation(self, tenant: str, key: str) -> Activation | None:
+    def _find_activation(self, tenant: str, key: str) -> model.Activation | None:
         with self._sessions.read_snapshot() as unit_of_work:
             return self._store.activation(unit_of_work, tenant, key)
 
-    def _require_movable(self, session: Session, request: RoutingRequest) -> None:
+    def _require_movable(self, session: model.Session, request: RoutingRequest) -> None:
         """Raise SessionNotFound or SessionWithAnotherAgent if a session may not be handed over."""
         if not session.is_open:
             raise session_closed(session)
         if request.leaving is not None:
             require_same_activation(session, request.leaving)
-        elif session.active_agent != GUIDE and not self._policy.direct_handover:
-            again = session.active_agent == liaison_agent(request.target_pillar)
+        elif session.active_agent != model.GUIDE and not self._policy.direct_handover:
+            again = session.active_agent == model.liaison_agent(request.target_pillar)
             raise SessionWithAnotherAgent(
                 f"The chat session {session.id} is with {session.active_agent} already, with another context; "
                 "return it to the guide first, or share the context alone"
@@ -373,8 +376,14 @@ class Router:
             )
 
     def _hand_over_confirmed(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation, *, again: bool
-    ) -> Activation:
+        self,
+        caller: model.TenantCaller,
+        agent: LiaisonAgent,
+        plan: RoutingPlan,
+        operation: SessionOperation,
+        *,
+        again: bool,
+    ) -> model.Activation:
         """Hand over to an agent that must accept first, unless the same routing succeeded meanwhile."""
         # Read again with the lock: a call that held it may have succeeded.
         if known := self._find_activation(caller.tenant, plan.key):
@@ -389,8 +398,8 @@ class Router:
         return self._hand_over(caller, agent, plan, operation)
 
     def _hand_over(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
-    ) -> Activation:
+        self, caller: model.TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
+    ) -> model.Activation:
         """Hand over a session: ask an agent that must accept first, then change everything in one transaction."""
         job, share = self._prepare(caller, agent, plan, operation)
         # If the process is killed after the commit and before the wake-up, the share is on disk as pending, and the
@@ -402,26 +411,26 @@ class Router:
         return activation
 
     def _prepare(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
-    ) -> tuple[Callable[[UnitOfWork], Activation], Share]:
+        self, caller: model.TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
+    ) -> tuple[Callable[[UnitOfWork], model.Activation], model.Share]:
         """Return the transaction of a routing and its share, which an agent that confirms has accepted.
 
         Raises ContextSharingFailed if it does not.
         """
-        to = liaison_agent(plan.pillar)
-        decision = RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
+        to = model.liaison_agent(plan.pillar)
+        decision = model.RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
         share = self._sharing.deliver_if_confirming(agent, routing_share(caller, plan, decision), decision, plan.pillar)
         return lambda unit_of_work: self._commit(unit_of_work, caller, plan, share, decision, operation), share
 
     def _commit(
         self,
         unit_of_work: UnitOfWork,
-        caller: TenantCaller,
+        caller: model.TenantCaller,
         plan: RoutingPlan,
-        share: Share,
-        decision: RoutingDecision,
+        share: model.Share,
+        decision: model.RoutingDecision,
         operation: SessionOperation,
-    ) -> Activation:
+    ) -> model.Activation:
         """Return the activation within a transaction: the one that a concurrent call stored, or a new one."""
         assigned = assign_agent(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
         # This takes the global write lock: a concurrent routing waits here, and its activation is visible below. The
@@ -434,12 +443,12 @@ class Router:
             raise concurrent_update(plan.session.id)
         self._insert_share(unit_of_work, share)
         event = self._recorder.add_event(unit_of_work, activation_event(routed, plan, share, decision))
-        activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
+        activation = model.Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
         self._store.add_activation(unit_of_work, caller.tenant, activation)
         self._recorder.add_operation(unit_of_work, operation)
         return activation
 
-    def _insert_share(self, unit_of_work: UnitOfWork, share: Share) -> None:
+    def _insert_share(self, unit_of_work: UnitOfWork, share: model.Share) -> None:
         """Store the share of a routing. Raises ContextSharingFailed if its key was used for another share."""
         try:
             self._sharing.insert_or_get(unit_of_work, share)
@@ -448,7 +457,7 @@ class Router:
             raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error
 
 
-def require_same_activation(session: Session, activation_key: str) -> None:
+def require_same_activation(session: model.Session, activation_key: str) -> None:
     """Raise SessionWithAnotherAgent if a liaison agent no longer has a session by an activation."""
     if session.activation_key != activation_key:
         raise SessionWithAnotherAgent(
@@ -465,7 +474,9 @@ def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> 
     return hash_canonical_json([session_id, pillar, context_hash, epoch])
 
 
-def assign_agent(session: Session, at: datetime, agent: str, epoch: int, activation_key: str | None) -> Session:
+def assign_agent(
+    session: model.Session, at: datetime, agent: str, epoch: int, activation_key: str | None
+) -> model.Session:
     return next_version(
         session,
         at,
@@ -477,9 +488,9 @@ def assign_agent(session: Session, at: datetime, agent: str, epoch: int, activat
     )
 
 
-def routing_share(caller: TenantCaller, plan: RoutingPlan, decision: RoutingDecision) -> Share:
+def routing_share(caller: model.TenantCaller, plan: RoutingPlan, decision: model.RoutingDecision) -> model.Share:
     """Return the share of a routing, not delivered yet."""
-    return Share(
+    return model.Share(
         tenant=caller.tenant,
         id=plan.key,
         source_agent=decision.from_agent,
@@ -495,7 +506,9 @@ def routing_share(caller: TenantCaller, plan: RoutingPlan, decision: RoutingDeci
     )
 
 
-def activation_event(session: Session, plan: RoutingPlan, share: Share, decision: RoutingDecision) -> Event:
+def activation_event(
+    session: model.Session, plan: RoutingPlan, share: model.Share, decision: model.RoutingDecision
+) -> model.Event:
     data = {
         "target_pillar": plan.pillar,
         "liaison_agent_id": decision.to_agent,
@@ -504,4 +517,4 @@ def activation_event(session: Session, plan: RoutingPlan, share: Share, decision
         "share_id": share.id,
         "context_hash": share.context_hash,
     }
-    return session_event(session, EventType.LIAISON_AGENT_ACTIVATED, decision.decided_at, data)
+    return session_event(session, model.EventType.LIAISON_AGENT_ACTIVATED, decision.decided_at, data)

@@ -14,21 +14,10 @@ from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.context_sharing import ContextSharing, ShareRequest
 from cstp_grpc.modules.liaison.erasure import SessionEraser
 from cstp_grpc.modules.liaison.events import EventFeed, EventHistory
-from cstp_grpc.modules.liaison.model import (
-    Activation,
-    ChatMessage,
-    Event,
-    EventFilter,
-    MessageContent,
-    Session,
-    SessionFilter,
-    Share,
-    TenantCaller,
-    liaison_agent,
-)
 from cstp_grpc.modules.liaison.presence import AgentDirectory, ListedAgent, LocalAgentService
 from cstp_grpc.modules.liaison.routing import Router, RoutingRequest
 from cstp_grpc.modules.liaison.sessions import SessionService
@@ -43,8 +32,8 @@ AGENT_KINDS = {
 }
 """Kinds by their names in the configuration."""
 
-SESSION_FILTER = MessageMapper(SessionFilter, liaison_pb2.ListSessionsRequest, given=("tenant",))
-MESSAGE_CONTENT = MessageMapper(MessageContent, liaison_pb2.AppendMessageRequest)
+SESSION_FILTER = MessageMapper(model.SessionFilter, liaison_pb2.ListSessionsRequest, given=("tenant",))
+MESSAGE_CONTENT = MessageMapper(model.MessageContent, liaison_pb2.AppendMessageRequest)
 SHARE_REQUEST = MessageMapper(ShareRequest, liaison_pb2.ShareContextToAgentRequest)
 ROUTING_REQUEST = MessageMapper(
     RoutingRequest,
@@ -53,15 +42,15 @@ ROUTING_REQUEST = MessageMapper(
     given=("user_id",),
 )
 EVENT_FILTERS = {
-    request: MessageMapper(EventFilter, request, {"chat_session_id": "session_id"}, given=("tenant",))
+    request: MessageMapper(model.EventFilter, request, {"chat_session_id": "session_id"}, given=("tenant",))
     for request in (liaison_pb2.ListEventsRequest, liaison_pb2.WatchEventsRequest)
 }
-SESSION = MessageMapper(Session, liaison_pb2.ChatSession)
-MESSAGE = MessageMapper(ChatMessage, liaison_pb2.ChatMessage, parts=("body",))
-EVENT = MessageMapper(Event, liaison_pb2.Event, {"chat_session_id": "session_id"})
-SHARE = MessageMapper(Share, liaison_pb2.Share, {"share_id": "id"})
+SESSION = MessageMapper(model.Session, liaison_pb2.ChatSession)
+MESSAGE = MessageMapper(model.ChatMessage, liaison_pb2.ChatMessage, parts=("body",))
+EVENT = MessageMapper(model.Event, liaison_pb2.Event, {"chat_session_id": "session_id"})
+SHARE = MessageMapper(model.Share, liaison_pb2.Share, {"share_id": "id"})
 ACTIVATION = MessageMapper(
-    Activation,
+    model.Activation,
     liaison_pb2.ActivationPayload,
     {
         "target_pillar": "pillar",
@@ -75,7 +64,7 @@ AGENT = MessageMapper(
     ListedAgent,
     liaison_pb2.LiaisonAgent,
     {
-        "liaison_agent_id": lambda agent: liaison_agent(agent.pillar),
+        "liaison_agent_id": lambda agent: model.liaison_agent(agent.pillar),
         "target_pillar": "pillar",
         "kind": lambda agent: AGENT_KINDS[agent.kind],
         "present": lambda agent: agent.reason is None,
@@ -246,7 +235,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             current_tenant_caller(), request.target_pillar, leaving=request.leaving
         )
         return liaison_pb2.HeartbeatResponse(
-            liaison_agent_id=liaison_agent(request.target_pillar),
+            liaison_agent_id=model.liaison_agent(request.target_pillar),
             available_until=proto_values.optional_timestamp(until),
         )
 
@@ -293,9 +282,9 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         return (liaison_pb2.WatchEventsResponse(event=EVENT.encode(event)) async for event in watch)
 
 
-def current_tenant_caller() -> TenantCaller:
+def current_tenant_caller() -> model.TenantCaller:
     caller = current_caller.get()
-    return TenantCaller(
+    return model.TenantCaller(
         caller.agent,
         caller.tenant,
         caller.request_id,
@@ -304,28 +293,30 @@ def current_tenant_caller() -> TenantCaller:
     )
 
 
-def requested_user(request: Any, caller: TenantCaller) -> str:
+def requested_user(request: Any, caller: model.TenantCaller) -> str:
     """Return the user of a request, by default the calling agent."""
     return proto_values.optional_field(request, "user_id") or caller.agent
 
 
 def parse_append_request(
     request: liaison_pb2.AppendMessageRequest,
-) -> tuple[TenantCaller, str, MessageContent, int | None]:
+) -> tuple[model.TenantCaller, str, model.MessageContent, int | None]:
     """Parse the caller, session, message and claim number of a request."""
     claim_number = proto_values.optional_field(request, "claim_number")
     return current_tenant_caller(), request.chat_session_id, MESSAGE_CONTENT.decode(request), claim_number
 
 
-def append_response(message: ChatMessage) -> liaison_pb2.AppendMessageResponse:
+def append_response(message: model.ChatMessage) -> liaison_pb2.AppendMessageResponse:
     return liaison_pb2.AppendMessageResponse(message=MESSAGE.encode(message))
 
 
-def parse_routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, caller: TenantCaller) -> RoutingRequest:
+def parse_routing_request(
+    request: liaison_pb2.RouteToLiaisonAgentRequest, caller: model.TenantCaller
+) -> RoutingRequest:
     return ROUTING_REQUEST.decode(request, user_id=requested_user(request, caller))
 
 
-def routing_response(activation: Activation) -> liaison_pb2.RouteToLiaisonAgentResponse:
+def routing_response(activation: model.Activation) -> liaison_pb2.RouteToLiaisonAgentResponse:
     return liaison_pb2.RouteToLiaisonAgentResponse(
         artifacts=liaison_pb2.RoutingArtifacts(liaison_agent_activation=activation_message(activation)),
         chat_session=SESSION.encode(activation.session),
@@ -334,11 +325,11 @@ def routing_response(activation: Activation) -> liaison_pb2.RouteToLiaisonAgentR
     )
 
 
-def parse_event_filter(request: liaison_pb2.ListEventsRequest | liaison_pb2.WatchEventsRequest) -> EventFilter:
+def parse_event_filter(request: liaison_pb2.ListEventsRequest | liaison_pb2.WatchEventsRequest) -> model.EventFilter:
     return EVENT_FILTERS[type(request)].decode(request, tenant=current_tenant_caller().tenant)
 
 
-def activation_message(activation: Activation) -> liaison_pb2.LiaisonAgentActivation:
+def activation_message(activation: model.Activation) -> liaison_pb2.LiaisonAgentActivation:
     """Convert an activation to a message."""
     return liaison_pb2.LiaisonAgentActivation(
         result_type=RESULT_TYPE, semantic_payload=ACTIVATION.encode(activation), renderings=struct_pb2.Struct()

@@ -17,20 +17,8 @@ from cstp_grpc.contract.errors import (
     SessionWithAnotherAgent,
 )
 from cstp_grpc.core.audit.model import AuditEvent
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.modules.liaison.model import (
-    AGENT_PREFIX,
-    HISTORY_MEMBER,
-    ChatMessage,
-    Event,
-    EventType,
-    MessageContent,
-    MessageRole,
-    Session,
-    SessionFilter,
-    SessionStatus,
-    TenantCaller,
-)
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -47,7 +35,9 @@ class ClaimFence:
     def __init__(self, agents: Mapping[str, Collection[str]]) -> None:
         self._agents = agents
 
-    def check_number(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+    def check_number(
+        self, caller: model.TenantCaller, session: model.Session, number: int | None, now: datetime
+    ) -> None:
         """Raise SessionWithAnotherAgent if a caller states a claim number that is not that of the live claim."""
         if number is None:
             return
@@ -60,7 +50,9 @@ class ClaimFence:
             )
         require_live_claim(session, now)
 
-    def check_speaker(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+    def check_speaker(
+        self, caller: model.TenantCaller, session: model.Session, number: int | None, now: datetime
+    ) -> None:
         """Raise SessionWithAnotherAgent unless a caller may speak as the assistant."""
         if number is not None:
             self.check_number(caller, session, number, now)
@@ -69,21 +61,23 @@ class ClaimFence:
         elif self._is_liaison_agent(caller):
             raise other_agent_error(session)
 
-    def check_return(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+    def check_return(
+        self, caller: model.TenantCaller, session: model.Session, number: int | None, now: datetime
+    ) -> None:
         """Raise SessionWithAnotherAgent unless a caller may return a liaison agent's session."""
         if number is not None or not caller.may_route:
             self.check_speaker(caller, session, number, now)
 
-    def _serves(self, caller: TenantCaller, session: Session) -> bool:
+    def _serves(self, caller: model.TenantCaller, session: model.Session) -> bool:
         """Return whether a caller is the local liaison agent that has a session."""
-        pillar = session.active_agent.removeprefix(AGENT_PREFIX)
+        pillar = session.active_agent.removeprefix(model.AGENT_PREFIX)
         return session.activation_key is not None and caller.agent in self._agents.get(pillar, ())
 
-    def _is_liaison_agent(self, caller: TenantCaller) -> bool:
+    def _is_liaison_agent(self, caller: model.TenantCaller) -> bool:
         return not caller.may_route and any(caller.agent in names for names in self._agents.values())
 
 
-def require_own_claim(caller: TenantCaller, session: Session, now: datetime) -> None:
+def require_own_claim(caller: model.TenantCaller, session: model.Session, now: datetime) -> None:
     """Raise SessionWithAnotherAgent if another instance claimed the session and no claim number was given.
 
     A caller without a claim number passes if it claimed the session by its own name, or if nobody claimed it.
@@ -96,17 +90,17 @@ def require_own_claim(caller: TenantCaller, session: Session, now: datetime) -> 
         raise not_holder_error(session, detail, "the claim number is missing")
 
 
-def require_live_claim(session: Session, now: datetime) -> None:
+def require_live_claim(session: model.Session, now: datetime) -> None:
     """Raise SessionWithAnotherAgent if the claim has ended."""
     if not session.is_claimed(now):
         raise not_holder_error(session, "the claim on it has ended; claim it again", "the claim has ended")
 
 
-def other_agent_error(session: Session) -> SessionWithAnotherAgent:
+def other_agent_error(session: model.Session) -> SessionWithAnotherAgent:
     return not_holder_error(session, f"it is with {session.active_agent}", "the session is with another agent")
 
 
-def not_holder_error(session: Session, detail: str, reason: str) -> SessionWithAnotherAgent:
+def not_holder_error(session: model.Session, detail: str, reason: str) -> SessionWithAnotherAgent:
     metadata = {"chat_session_id": session.id, "active_agent": session.active_agent, "reason": reason}
     return SessionWithAnotherAgent(f"You do not have the chat session {session.id}: {detail}", metadata=metadata)
 
@@ -136,8 +130,8 @@ class SessionService:
         self._fence = fence
 
     def open(
-        self, caller: TenantCaller, user_id: str, session_id: str | None, context: Mapping[str, Any]
-    ) -> tuple[Session, bool]:
+        self, caller: model.TenantCaller, user_id: str, session_id: str | None, context: Mapping[str, Any]
+    ) -> tuple[model.Session, bool]:
         """Open a session durably, or return the one that the same call opened before, and whether it is new.
 
         Raises InvalidArgument for a context that cannot be stored; Conflict if the user has an active session that was
@@ -145,7 +139,7 @@ class SessionService:
         """
         self._check_context(context)
         now = self._clock()
-        session = Session(
+        session = model.Session(
             tenant=caller.tenant,
             id=session_id or str(uuid.uuid4()),
             user_id=user_id,
@@ -155,22 +149,22 @@ class SessionService:
             updated_at=now,
         )
 
-        def job(unit_of_work: UnitOfWork) -> tuple[Session, bool]:
+        def job(unit_of_work: UnitOfWork) -> tuple[model.Session, bool]:
             # The database decides between concurrent calls: the id is a primary key, and a unique index allows a user
             # one active session.
             if not self._store.add(unit_of_work, session):
                 return self._existing_session(unit_of_work, session, session_id), False
-            self._record(unit_of_work, caller, session, EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
+            self._record(unit_of_work, caller, session, model.EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
             return session, True
 
         return self._recorder.run(job)
 
-    def get(self, caller: TenantCaller, session_id: str | None, user_id: str) -> Session:
+    def get(self, caller: model.TenantCaller, session_id: str | None, user_id: str) -> model.Session:
         """Return a session by its id, or else the active one of a user. Raises SessionNotFound and QueryFailed."""
         with self._store.read_snapshot() as unit_of_work:
             return require_session(self._store, unit_of_work, caller, session_id, user_id)
 
-    def page(self, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
+    def page(self, conditions: model.SessionFilter, request: PageRequest) -> Page[model.Session]:
         """Return the sessions that meet all conditions, last opened first; a page holds at most 100.
 
         Raises InvalidArgument if the page token is not from this listing, and QueryFailed.
@@ -179,14 +173,22 @@ class SessionService:
             return self._store.page(unit_of_work, conditions, cap_page_size(request))
 
     async def append_on_loop(
-        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None = None
-    ) -> ChatMessage:
+        self,
+        caller: model.TenantCaller,
+        session_id: str,
+        content: model.MessageContent,
+        claim_number: int | None = None,
+    ) -> model.ChatMessage:
         """Append a message as `append` does, without blocking the event loop; the message must be small."""
         return await self._recorder.write(self._append_job(caller, session_id, content, claim_number))
 
     def append(
-        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None = None
-    ) -> ChatMessage:
+        self,
+        caller: model.TenantCaller,
+        session_id: str,
+        content: model.MessageContent,
+        claim_number: int | None = None,
+    ) -> model.ChatMessage:
         """Append a message durably and return it; one with a known message_id is not appended again.
 
         Raises SessionNotFound if the session is not active, Conflict if the message_id was used with other content,
@@ -196,13 +198,13 @@ class SessionService:
         return self._recorder.run(self._append_job(caller, session_id, content, claim_number))
 
     def _append_job(
-        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None
-    ) -> Callable[[UnitOfWork], ChatMessage]:
+        self, caller: model.TenantCaller, session_id: str, content: model.MessageContent, claim_number: int | None
+    ) -> Callable[[UnitOfWork], model.ChatMessage]:
         """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
         # Before the job is queued: the writer's thread only writes.
         self._check_size("metadata", content.metadata or {})
 
-        def job(unit_of_work: UnitOfWork) -> ChatMessage:
+        def job(unit_of_work: UnitOfWork) -> model.ChatMessage:
             session = self._store.get(unit_of_work, caller.tenant, session_id, lock=True)
             if session is None:
                 raise session_not_found(session_id)
@@ -215,7 +217,9 @@ class SessionService:
             if not session.is_open:
                 raise session_closed(session)
             now = self._clock()
-            check = self._fence.check_speaker if content.role is MessageRole.ASSISTANT else self._fence.check_number
+            check = (
+                self._fence.check_speaker if content.role is model.MessageRole.ASSISTANT else self._fence.check_number
+            )
             check(caller, session, claim_number, now)
             message = self._store.append(unit_of_work, caller.tenant, session_id, content, caller.agent, now)
             if message is None:
@@ -225,7 +229,7 @@ class SessionService:
 
         return job
 
-    def messages(self, caller: TenantCaller, session_id: str, request: PageRequest) -> Page[ChatMessage]:
+    def messages(self, caller: model.TenantCaller, session_id: str, request: PageRequest) -> Page[model.ChatMessage]:
         """Return the messages of a session in order; a page holds at most 100.
 
         Raises SessionNotFound, InvalidArgument if the page token is not from this listing, and QueryFailed.
@@ -237,12 +241,12 @@ class SessionService:
 
     def update_context(
         self,
-        caller: TenantCaller,
+        caller: model.TenantCaller,
         session_id: str,
         changes: Mapping[str, Any],
         version: int | None,
         claim_number: int | None = None,
-    ) -> Session:
+    ) -> model.Session:
         """Set members of a session's context, or remove those that are None, and return the session.
 
         Raises SessionNotFound if the session is not active, SessionUpdateFailed if it has another version than the
@@ -251,7 +255,7 @@ class SessionService:
         """
         self._check_context(changes)
 
-        def job(unit_of_work: UnitOfWork) -> Session:
+        def job(unit_of_work: UnitOfWork) -> model.Session:
             session = lock_open_session(self._store, unit_of_work, caller, session_id, version)
             self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
@@ -265,19 +269,19 @@ class SessionService:
             updated = next_version(session, self._clock(), context=merged)
             self._replace(unit_of_work, updated)
             data = {"members": [name[:MAX_MEMBER_NAME] for name in sorted(changes)[:MAX_PAGE_SIZE]]}
-            kinds = (EventType.CONTEXT_UPDATED, AuditEvent.SESSION_CONTEXT_UPDATED)
+            kinds = (model.EventType.CONTEXT_UPDATED, AuditEvent.SESSION_CONTEXT_UPDATED)
             self._record(unit_of_work, caller, updated, *kinds, data)
             return updated
 
         return self._recorder.run(job)
 
-    def close(self, caller: TenantCaller, session_id: str, version: int | None) -> Session:
+    def close(self, caller: model.TenantCaller, session_id: str, version: int | None) -> model.Session:
         """Close a session and return it; a closed one is not changed.
 
         Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
         """
 
-        def job(unit_of_work: UnitOfWork) -> Session:
+        def job(unit_of_work: UnitOfWork) -> model.Session:
             session = self._store.get(unit_of_work, caller.tenant, session_id, lock=True)
             if session is None:
                 raise session_not_found(session_id)
@@ -286,15 +290,15 @@ class SessionService:
             check_version(session, version)
             now = self._clock()
             closed = next_version(
-                session, now, status=SessionStatus.CLOSED, closed_at=now, claimed_by=None, claimed_until=None
+                session, now, status=model.SessionStatus.CLOSED, closed_at=now, claimed_by=None, claimed_until=None
             )
             self._replace(unit_of_work, closed)
-            self._record(unit_of_work, caller, closed, EventType.SESSION_CLOSED, AuditEvent.SESSION_CLOSED)
+            self._record(unit_of_work, caller, closed, model.EventType.SESSION_CLOSED, AuditEvent.SESSION_CLOSED)
             return closed
 
         return self._recorder.run(job)
 
-    def _existing_session(self, unit_of_work: UnitOfWork, new: Session, session_id: str | None) -> Session:
+    def _existing_session(self, unit_of_work: UnitOfWork, new: model.Session, session_id: str | None) -> model.Session:
         """Return the existing session that prevents opening a new one, if it is the same. Raises Conflict."""
         # The session that the user has decides; without one, it is the id that is taken.
         active = self._store.active(unit_of_work, new.tenant, new.user_id)
@@ -311,16 +315,16 @@ class SessionService:
             )
         return active
 
-    def _replace(self, unit_of_work: UnitOfWork, session: Session) -> None:
+    def _replace(self, unit_of_work: UnitOfWork, session: model.Session) -> None:
         if not self._store.replace(unit_of_work, session):
             raise concurrent_update(session.id)
 
     def _record(
         self,
         unit_of_work: UnitOfWork,
-        caller: TenantCaller,
-        session: Session,
-        event: EventType,
+        caller: model.TenantCaller,
+        session: model.Session,
+        event: model.EventType,
         audit_event: AuditEvent,
         data: Mapping[str, Any] | None = None,
     ) -> None:
@@ -331,9 +335,9 @@ class SessionService:
         )
 
     def _check_context(self, context: Mapping[str, Any]) -> None:
-        if HISTORY_MEMBER in context:
+        if model.HISTORY_MEMBER in context:
             raise InvalidArgument.field(
-                f"context.{HISTORY_MEMBER}",
+                f"context.{model.HISTORY_MEMBER}",
                 "is kept by the server; append messages, and they are shared under this name",
             )
         self._check_size("context", context)
@@ -345,8 +349,8 @@ class SessionService:
 
 
 def require_session(
-    store: SqlSessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str | None, user_id: str
-) -> Session:
+    store: SqlSessionStore, unit_of_work: UnitOfWork, caller: model.TenantCaller, session_id: str | None, user_id: str
+) -> model.Session:
     """Return a session by its id, or else the active one of a user. Raises SessionNotFound."""
     if session_id is not None:
         session = store.get(unit_of_work, caller.tenant, session_id)
@@ -360,8 +364,12 @@ def require_session(
 
 
 def lock_open_session(
-    store: SqlSessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str, version: int | None = None
-) -> Session:
+    store: SqlSessionStore,
+    unit_of_work: UnitOfWork,
+    caller: model.TenantCaller,
+    session_id: str,
+    version: int | None = None,
+) -> model.Session:
     """Return an active session, locked against changes by others within the transaction.
 
     Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
@@ -375,11 +383,11 @@ def lock_open_session(
     return session
 
 
-def next_version(session: Session, at: datetime, **changes: Any) -> Session:
+def next_version(session: model.Session, at: datetime, **changes: Any) -> model.Session:
     return replace(session, version=session.version + 1, updated_at=at, **changes)
 
 
-def check_version(session: Session, version: int | None) -> None:
+def check_version(session: model.Session, version: int | None) -> None:
     if version not in (None, session.version):
         raise SessionUpdateFailed(
             f"The chat session {session.id} has version {session.version}, not {version}; read it and try again",
@@ -387,17 +395,17 @@ def check_version(session: Session, version: int | None) -> None:
         )
 
 
-def session_event(session: Session, kind: EventType, at: datetime, data: Mapping[str, Any]) -> Event:
-    return Event(session.tenant, kind, session.active_agent, at, session.id, session.user_id, data)
+def session_event(session: model.Session, kind: model.EventType, at: datetime, data: Mapping[str, Any]) -> model.Event:
+    return model.Event(session.tenant, kind, session.active_agent, at, session.id, session.user_id, data)
 
 
-def message_event(session: Session, message: ChatMessage) -> Event:
+def message_event(session: model.Session, message: model.ChatMessage) -> model.Event:
     named = {} if message.body.message_id is None else {"message_id": message.body.message_id}
     data = {"sequence": message.sequence, "role": message.body.role.value, **named}
-    return session_event(session, EventType.MESSAGE_APPENDED, message.sent_at, data)
+    return session_event(session, model.EventType.MESSAGE_APPENDED, message.sent_at, data)
 
 
-def require_same_message(known: ChatMessage, content: MessageContent) -> ChatMessage:
+def require_same_message(known: model.ChatMessage, content: model.MessageContent) -> model.ChatMessage:
     """Return a stored message if the new one has the same content. Raises Conflict."""
     if not is_same_content(known.body, content):
         raise Conflict(
@@ -407,7 +415,7 @@ def require_same_message(known: ChatMessage, content: MessageContent) -> ChatMes
     return known
 
 
-def is_same_content(one: MessageContent, other: MessageContent) -> bool:
+def is_same_content(one: model.MessageContent, other: model.MessageContent) -> bool:
     if (one.role, one.content, one.message_id) != (other.role, other.content, other.message_id):
         return False
     return is_same_json(one.metadata, other.metadata)
@@ -423,7 +431,7 @@ def session_not_found(session_id: str) -> SessionNotFound:
     return SessionNotFound(f"There is no chat session {session_id}", metadata={"chat_session_id": session_id})
 
 
-def session_closed(session: Session) -> SessionNotFound:
+def session_closed(session: model.Session) -> SessionNotFound:
     return SessionNotFound(
         f"The chat session {session.id} is closed; open another one", metadata={"chat_session_id": session.id}
     )

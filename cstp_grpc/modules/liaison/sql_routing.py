@@ -7,40 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.modules.liaison.model import (
-    Activation,
-    AgentPresence,
-    AlarmKind,
-    DeliveryState,
-    Event,
-    EventFilter,
-    Session,
-    SessionHold,
-    SessionStatus,
-    Share,
-    UserRecords,
-    liaison_agent,
-)
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.sql_tables import (
     DUE_HOLD,
     EVENT_ROW,
@@ -65,7 +36,7 @@ from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
-PENDING = DeliveryState.PENDING.value
+PENDING = model.DeliveryState.PENDING.value
 
 activations = liaison_activations.c
 counters = liaison_event_counters.c
@@ -77,23 +48,23 @@ messages = chat_messages.c
 sessions = chat_sessions.c
 
 ACTIVATION = (
-    select(activations.answer, shares.shared_context)
-    .join(liaison_shares, and_(shares.tenant == activations.tenant, shares.id == activations.key))
-    .where(activations.tenant == bindparam("tenant"), activations.key == bindparam("key"))
+    sa.select(activations.answer, shares.shared_context)
+    .join(liaison_shares, sa.and_(shares.tenant == activations.tenant, shares.id == activations.key))
+    .where(activations.tenant == sa.bindparam("tenant"), activations.key == sa.bindparam("key"))
 )
-OF_SHARE = (shares.tenant == bindparam("tenant"), shares.id == bindparam("id"))
-SHARE = select(liaison_shares).where(*OF_SHARE)
+OF_SHARE = (shares.tenant == sa.bindparam("tenant"), shares.id == sa.bindparam("id"))
+SHARE = sa.select(liaison_shares).where(*OF_SHARE)
 DELIVERED = (
-    update(liaison_shares)
+    sa.update(liaison_shares)
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(bind_parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
 # From the counters, of which each tenant has one row; the events themselves expire.
-EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
-LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
+EVENT_COUNT = sa.select(sa.func.coalesce(sa.func.sum(counters.last_sequence), 0))
+LAST_SEQUENCE = sa.select(counters.last_sequence).where(counters.tenant == sa.bindparam("tenant"))
 
 
-class SqlRoutingStore(SqlDeliveryQueue[Share]):
+class SqlRoutingStore(SqlDeliveryQueue[model.Share]):
     """Store shares, activations and events in the tables of these names that begin with `liaison_`.
 
     The first statement of a writing transaction waits for the writers of other servers: see `GlobalWriteLock`. To add
@@ -102,52 +73,52 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
 
     def __init__(self, database: Database) -> None:
         # As text, exactly as in the partial index, without which the databases do not use it.
-        to_deliver = text(TO_DELIVER)
+        to_deliver = sa.text(TO_DELIVER)
         super().__init__(
             database,
             liaison_shares,
             ("tenant", "id"),
             share_from_row,
             since="shared_at",
-            condition=and_(to_deliver, shares.delivery == PENDING),
+            condition=sa.and_(to_deliver, shares.delivery == PENDING),
             is_waiting=to_deliver,
         )
         dialect = database.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         add_share = upsert(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
-        count_event = upsert(liaison_event_counters).values(tenant=bindparam("tenant"), last_sequence=1)
+        count_event = upsert(liaison_event_counters).values(tenant=sa.bindparam("tenant"), last_sequence=1)
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
         )
         self._activation = CompiledStatement(ACTIVATION, dialect)
-        add_activation = insert(liaison_activations).values(bind_parameters(activations.keys()))
+        add_activation = sa.insert(liaison_activations).values(bind_parameters(activations.keys()))
         self._add_activation = CompiledStatement(add_activation, dialect)
         self._share = CompiledStatement(SHARE, dialect)
         self._add_share = CompiledStatement(add_share, dialect)
         self._delivered = CompiledStatement(DELIVERED, dialect)
         self._count_event = CompiledStatement(count_event.returning(counters.last_sequence), dialect)
-        self._add_event = CompiledStatement(insert(liaison_events).values(bind_parameters(events.keys())), dialect)
+        self._add_event = CompiledStatement(sa.insert(liaison_events).values(bind_parameters(events.keys())), dialect)
         self._event_count = CompiledStatement(EVENT_COUNT, dialect)
         self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
-    def activation(self, unit_of_work: UnitOfWork, tenant: str, key: str) -> Activation | None:
+    def activation(self, unit_of_work: UnitOfWork, tenant: str, key: str) -> model.Activation | None:
         row = self._activation.first(unit_of_work, {"tenant": tenant, "key": replace_unstorable(key)})
         return None if row is None else decode_activation(*row)
 
-    def add_activation(self, unit_of_work: UnitOfWork, tenant: str, activation: Activation) -> None:
+    def add_activation(self, unit_of_work: UnitOfWork, tenant: str, activation: model.Activation) -> None:
         """Add an activation; its key must be new, and the share of that id holds its context."""
         self._add_activation.run(unit_of_work, activation_row(tenant, activation))
 
-    def share(self, unit_of_work: UnitOfWork, tenant: str, share_id: str) -> Share | None:
+    def share(self, unit_of_work: UnitOfWork, tenant: str, share_id: str) -> model.Share | None:
         row = self._share.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(share_id)})
         return None if row is None else share_from_row(row)
 
-    def add_share(self, unit_of_work: UnitOfWork, share: Share) -> bool:
+    def add_share(self, unit_of_work: UnitOfWork, share: model.Share) -> bool:
         """Add a share and return True; False if the id is taken."""
         self._order.hold(unit_of_work)
         return self._add_share.run(unit_of_work, share_row(share)) == 1
 
-    def update_delivery(self, unit_of_work: UnitOfWork, share: Share) -> bool:
+    def update_delivery(self, unit_of_work: UnitOfWork, share: model.Share) -> bool:
         """Write the delivery state of a share and return True; False if it was no longer pending.
 
         The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
@@ -155,11 +126,11 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
         self.hold(unit_of_work)
         return self._delivered.run(unit_of_work, SHARE_ROW.to_row(share)) == 1
 
-    def postpone(self, unit_of_work: UnitOfWork, item: Share) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: model.Share) -> None:
         """Store when a share is due next, how many attempts failed and the task that they left, if it is pending."""
         self.update_delivery(unit_of_work, item)
 
-    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
+    def add_event(self, unit_of_work: UnitOfWork, event: model.Event) -> model.Event:
         """Add an event and return it with its sequence number, the tenant's next one."""
         # The order lock makes sequences visible in rising order: no smaller one is still to be committed elsewhere.
         self._order.hold(unit_of_work)
@@ -168,7 +139,9 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
         self._add_event.run(unit_of_work, EVENT_ROW.to_row(numbered))
         return numbered
 
-    def events(self, unit_of_work: UnitOfWork, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
+    def events(
+        self, unit_of_work: UnitOfWork, conditions: model.EventFilter, after: int, limit: int
+    ) -> Sequence[model.Event]:
         """Return up to `limit` events after a sequence number, in order."""
         return [event_from_row(row) for row in unit_of_work.execute(event_query(conditions, after).limit(limit))]
 
@@ -183,9 +156,9 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
         return 0 if row is None else row[0]
 
 
-def event_query(conditions: EventFilter, after: int) -> Select[Any]:
+def event_query(conditions: model.EventFilter, after: int) -> sa.Select[Any]:
     """Return the query for the events after a sequence number that meet all conditions, in order."""
-    query = select(liaison_events).where(events.tenant == conditions.tenant, events.sequence > after)
+    query = sa.select(liaison_events).where(events.tenant == conditions.tenant, events.sequence > after)
     for column, expected in ((events.session_id, conditions.session_id), (events.agent, conditions.agent)):
         if expected is not None:
             query = query.where(column == replace_unstorable(expected))
@@ -194,11 +167,11 @@ def event_query(conditions: EventFilter, after: int) -> Select[Any]:
     return query.order_by(events.sequence)
 
 
-IN_USE = exists().where(
+IN_USE = sa.exists().where(
     sessions.tenant == shares.tenant,
     sessions.id == shares.conversation_id,
     sessions.activation_key == shares.id,
-    sessions.status == SessionStatus.ACTIVE.value,
+    sessions.status == model.SessionStatus.ACTIVE.value,
 )
 """The condition that a liaison agent has an active session by a share."""
 
@@ -213,28 +186,28 @@ class SqlErasureStore:
         self._order = GlobalWriteLock(database.dialect)
         self._overwrites = database.is_sqlite
 
-    def delete_session(self, unit_of_work: UnitOfWork, tenant: str, session_id: str) -> Session | None:
+    def delete_session(self, unit_of_work: UnitOfWork, tenant: str, session_id: str) -> model.Session | None:
         """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.
 
         Shares that name it are deleted even if it is missing, because a share needs no session.
         """
         self._begin(unit_of_work)
         stored_id = replace_unstorable(session_id)
-        key = and_(sessions.tenant == tenant, sessions.id == stored_id)
-        row = unit_of_work.execute(select(chat_sessions).where(key)).first()
-        of_session = and_(shares.tenant == tenant, shares.conversation_id == stored_id)
-        unit_of_work.execute(delete(liaison_shares).where(of_session))
+        key = sa.and_(sessions.tenant == tenant, sessions.id == stored_id)
+        row = unit_of_work.execute(sa.select(chat_sessions).where(key)).first()
+        of_session = sa.and_(shares.tenant == tenant, shares.conversation_id == stored_id)
+        unit_of_work.execute(sa.delete(liaison_shares).where(of_session))
         if row is None:
             return None
         # Messages refer to the session, so they go before it.
         for table, condition in (
-            (chat_messages, and_(messages.tenant == tenant, messages.session_id == stored_id)),
-            (liaison_activations, and_(activations.tenant == tenant, activations.session_id == stored_id)),
-            (liaison_events, and_(events.tenant == tenant, events.session_id == stored_id)),
-            (liaison_holds, and_(holds.tenant == tenant, holds.session_id == stored_id)),
+            (chat_messages, sa.and_(messages.tenant == tenant, messages.session_id == stored_id)),
+            (liaison_activations, sa.and_(activations.tenant == tenant, activations.session_id == stored_id)),
+            (liaison_events, sa.and_(events.tenant == tenant, events.session_id == stored_id)),
+            (liaison_holds, sa.and_(holds.tenant == tenant, holds.session_id == stored_id)),
             (chat_sessions, key),
         ):
-            unit_of_work.execute(delete(table).where(condition))
+            unit_of_work.execute(sa.delete(table).where(condition))
         return session_from_row(row)
 
     def sessions_of_user(
@@ -242,23 +215,23 @@ class SqlErasureStore:
     ) -> list[str]:
         """Return the ids of up to `limit` sessions of a user that were opened by an instant."""
         self._begin(unit_of_work)
-        of_user = and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
-        query = select(sessions.id).where(of_user, sessions.created_at <= opened_by).order_by(sessions.created_at)
+        of_user = sa.and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
+        query = sa.select(sessions.id).where(of_user, sessions.created_at <= opened_by).order_by(sessions.created_at)
         return [row.id for row in unit_of_work.execute(query.limit(limit))]
 
     def count_user_records(
         self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime
-    ) -> UserRecords:
+    ) -> model.UserRecords:
         """Return how much is stored of the sessions of a user that were opened by an instant."""
-        of_user = and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
-        ids = select(sessions.id).where(of_user, sessions.created_at <= opened_by)
+        of_user = sa.and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
+        ids = sa.select(sessions.id).where(of_user, sessions.created_at <= opened_by)
 
-        def count(table: Table, key: ColumnElement[str]) -> int:
-            query = select(func.count()).select_from(table).where(table.c.tenant == tenant, key.in_(ids))
+        def count(table: sa.Table, key: sa.ColumnElement[str]) -> int:
+            query = sa.select(sa.func.count()).select_from(table).where(table.c.tenant == tenant, key.in_(ids))
             found: int = unit_of_work.execute(query).scalar_one()
             return found
 
-        return UserRecords(
+        return model.UserRecords(
             sessions=count(chat_sessions, sessions.id),
             messages=count(chat_messages, messages.session_id),
             shares=count(liaison_shares, shares.conversation_id),
@@ -269,13 +242,15 @@ class SqlErasureStore:
     def expired_sessions(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of up to `limit` sessions that last changed before an instant."""
         self._begin(unit_of_work)
-        query = select(sessions.tenant, sessions.id).where(sessions.updated_at < before).order_by(sessions.updated_at)
+        query = (
+            sa.select(sessions.tenant, sessions.id).where(sessions.updated_at < before).order_by(sessions.updated_at)
+        )
         return [(row.tenant, row.id) for row in unit_of_work.execute(query.limit(limit))]
 
     def delete_messages(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Delete up to `limit` messages sent before an instant, and return the number deleted."""
         self._begin(unit_of_work)
-        expired = select(*chat_messages.primary_key).where(messages.sent_at < before).order_by(messages.sent_at)
+        expired = sa.select(*chat_messages.primary_key).where(messages.sent_at < before).order_by(messages.sent_at)
         return delete_rows(unit_of_work, chat_messages, expired.limit(limit))
 
     def delete_shares(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
@@ -285,19 +260,21 @@ class SqlErasureStore:
         """
         self._begin(unit_of_work)
         expired = (
-            select(*liaison_shares.primary_key)
+            sa.select(*liaison_shares.primary_key)
             .where(
                 shares.shared_at < before,
                 shares.next_attempt_at.is_(None),
-                or_(shares.conversation_id.is_(None), ~IN_USE),
+                sa.or_(shares.conversation_id.is_(None), ~IN_USE),
             )
             .order_by(shares.shared_at)
             .limit(limit)
         )
         keys = [tuple(row) for row in unit_of_work.execute(expired)]
         # The activation of a share is the answer to a routing, of which the share has the context.
-        unit_of_work.execute(delete(liaison_activations).where(tuple_(activations.tenant, activations.key).in_(keys)))
-        unit_of_work.execute(delete(liaison_shares).where(tuple_(*liaison_shares.primary_key).in_(keys)))
+        unit_of_work.execute(
+            sa.delete(liaison_activations).where(sa.tuple_(activations.tenant, activations.key).in_(keys))
+        )
+        unit_of_work.execute(sa.delete(liaison_shares).where(sa.tuple_(*liaison_shares.primary_key).in_(keys)))
         return len(keys)
 
     def delete_events(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
@@ -306,7 +283,7 @@ class SqlErasureStore:
         Returns the number deleted.
         """
         self._begin(unit_of_work)
-        tenants = unit_of_work.execute(select(liaison_event_counters.c.tenant)).scalars().all()
+        tenants = unit_of_work.execute(sa.select(liaison_event_counters.c.tenant)).scalars().all()
         return sum(delete_tenant_events(unit_of_work, tenant, before, limit) for tenant in tenants)
 
     def _begin(self, unit_of_work: UnitOfWork) -> None:
@@ -321,32 +298,32 @@ def delete_tenant_events(unit_of_work: UnitOfWork, tenant: str, before: datetime
 
     Only the first events by sequence are read: since time rises with the sequence, no index by time is needed.
     """
-    first = select(events.sequence, events.occurred_at).where(events.tenant == tenant).order_by(events.sequence)
+    first = sa.select(events.sequence, events.occurred_at).where(events.tenant == tenant).order_by(events.sequence)
     rows = unit_of_work.execute(first.limit(limit))
     expired = [row.sequence for row in rows if row.occurred_at < before]
     if expired:
-        unit_of_work.execute(delete(liaison_events).where(events.tenant == tenant, events.sequence.in_(expired)))
+        unit_of_work.execute(sa.delete(liaison_events).where(events.tenant == tenant, events.sequence.in_(expired)))
     return len(expired)
 
 
-def delete_rows(unit_of_work: UnitOfWork, table: Table, keys: Select[Any]) -> int:
+def delete_rows(unit_of_work: UnitOfWork, table: sa.Table, keys: sa.Select[Any]) -> int:
     """Delete the rows whose primary keys a query selects, and return their number."""
     found = [tuple(row) for row in unit_of_work.execute(keys)]
-    unit_of_work.execute(delete(table).where(tuple_(*table.primary_key).in_(found)))
+    unit_of_work.execute(sa.delete(table).where(sa.tuple_(*table.primary_key).in_(found)))
     return len(found)
 
 
 REPORTED_COLUMNS = {
-    AlarmKind.UNCLAIMED: holds.unclaimed_told,
-    AlarmKind.SILENT: holds.silence_told,
-    AlarmKind.ABSENT: holds.absence_told,
+    model.AlarmKind.UNCLAIMED: holds.unclaimed_told,
+    model.AlarmKind.SILENT: holds.silence_told,
+    model.AlarmKind.ABSENT: holds.absence_told,
 }
-PRESENCE = select(liaison_heartbeats).where(
-    heartbeats.tenant == bindparam("tenant"), heartbeats.pillar == bindparam("pillar")
+PRESENCE = sa.select(liaison_heartbeats).where(
+    heartbeats.tenant == sa.bindparam("tenant"), heartbeats.pillar == sa.bindparam("pillar")
 )
-FIRST_DUE = select(
-    select(func.min(holds.due_at)).where(text(DUE_HOLD)).scalar_subquery(),
-    select(func.min(heartbeats.available_until)).where(heartbeats.is_present).scalar_subquery(),
+FIRST_DUE = sa.select(
+    sa.select(sa.func.min(holds.due_at)).where(sa.text(DUE_HOLD)).scalar_subquery(),
+    sa.select(sa.func.min(heartbeats.available_until)).where(heartbeats.is_present).scalar_subquery(),
 )
 
 
@@ -373,49 +350,51 @@ class SqlPresenceStore:
         """Take the order lock, so that other servers' writes wait until the transaction ends."""
         self._order.hold(unit_of_work)
 
-    def presence(self, unit_of_work: UnitOfWork, tenant: str, pillar: str) -> AgentPresence | None:
+    def presence(self, unit_of_work: UnitOfWork, tenant: str, pillar: str) -> model.AgentPresence | None:
         """Return the presence of a pillar's local agent, or None if it never sent a heartbeat."""
         row = self._presence.first(unit_of_work, {"tenant": tenant, "pillar": pillar})
-        return None if row is None else AgentPresence(*row)
+        return None if row is None else model.AgentPresence(*row)
 
-    def presences(self, unit_of_work: UnitOfWork, tenant: str) -> list[AgentPresence]:
-        query = select(liaison_heartbeats).where(heartbeats.tenant == tenant)
-        return [AgentPresence(*row) for row in unit_of_work.execute(query)]
+    def presences(self, unit_of_work: UnitOfWork, tenant: str) -> list[model.AgentPresence]:
+        query = sa.select(liaison_heartbeats).where(heartbeats.tenant == tenant)
+        return [model.AgentPresence(*row) for row in unit_of_work.execute(query)]
 
-    def write_presence(self, unit_of_work: UnitOfWork, presence: AgentPresence) -> None:
+    def write_presence(self, unit_of_work: UnitOfWork, presence: model.AgentPresence) -> None:
         """Write the presence of an agent. The sessions of an absent one become due at once."""
         self._order.hold(unit_of_work)
         known = self.presence(unit_of_work, presence.tenant, presence.pillar)
         self._beat.run(unit_of_work, {name: getattr(presence, name) for name in heartbeats.keys()})  # noqa: SIM118
         if (known is not None and known.is_present) == presence.is_present:
             return
-        of_agent = (holds.tenant == presence.tenant, holds.agent == liaison_agent(presence.pillar))
+        of_agent = (holds.tenant == presence.tenant, holds.agent == model.liaison_agent(presence.pillar))
         if presence.is_present:
-            statement = update(liaison_holds).where(*of_agent, holds.absence_told).values(absence_told=False)
+            statement = sa.update(liaison_holds).where(*of_agent, holds.absence_told).values(absence_told=False)
             unit_of_work.execute(statement)
         else:
-            due = case((or_(holds.due_at.is_(None), holds.due_at > presence.since), presence.since), else_=holds.due_at)
-            unit_of_work.execute(update(liaison_holds).where(*of_agent).values(due_at=due))
+            due = sa.case(
+                (sa.or_(holds.due_at.is_(None), holds.due_at > presence.since), presence.since), else_=holds.due_at
+            )
+            unit_of_work.execute(sa.update(liaison_holds).where(*of_agent).values(due_at=due))
 
-    def lapsed_agents(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[AgentPresence]:
+    def lapsed_agents(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[model.AgentPresence]:
         """Return agents that are marked as present though their time is over, the longest first."""
-        query = select(liaison_heartbeats).where(heartbeats.is_present, heartbeats.available_until <= now)
+        query = sa.select(liaison_heartbeats).where(heartbeats.is_present, heartbeats.available_until <= now)
         rows = unit_of_work.execute(query.order_by(heartbeats.available_until).limit(limit))
-        return [AgentPresence(*row) for row in rows]
+        return [model.AgentPresence(*row) for row in rows]
 
-    def due_holds(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[SessionHold]:
+    def due_holds(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[model.SessionHold]:
         """Return the sessions that are due for a check, the longest due first."""
-        query = select(liaison_holds).where(holds.due_at <= now).order_by(holds.due_at).limit(limit)
+        query = sa.select(liaison_holds).where(holds.due_at <= now).order_by(holds.due_at).limit(limit)
         return [hold_from_row(row) for row in unit_of_work.execute(query)]
 
-    def update_hold(self, unit_of_work: UnitOfWork, hold: SessionHold, due_at: datetime | None) -> None:
+    def update_hold(self, unit_of_work: UnitOfWork, hold: model.SessionHold, due_at: datetime | None) -> None:
         """Write the reported alarms of a session and when it is due again; None until something happens."""
         reported = {column.name: kind in hold.reported for kind, column in REPORTED_COLUMNS.items()}
-        unit_of_work.execute(update(liaison_holds).where(*hold_conditions(hold)).values(due_at=due_at, **reported))
+        unit_of_work.execute(sa.update(liaison_holds).where(*hold_conditions(hold)).values(due_at=due_at, **reported))
 
-    def delete_hold(self, unit_of_work: UnitOfWork, hold: SessionHold) -> None:
+    def delete_hold(self, unit_of_work: UnitOfWork, hold: model.SessionHold) -> None:
         """Delete the record of a session that no liaison agent has."""
-        unit_of_work.execute(delete(liaison_holds).where(*hold_conditions(hold)))
+        unit_of_work.execute(sa.delete(liaison_holds).where(*hold_conditions(hold)))
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         ((session, agent),) = self._first_due.all(unit_of_work, {})
@@ -423,11 +402,11 @@ class SqlPresenceStore:
 
     def held_sessions(self, unit_of_work: UnitOfWork, tenant: str) -> dict[str, int]:
         """Return the number of open sessions of each liaison agent of a tenant."""
-        query = select(holds.agent, func.count()).where(holds.tenant == tenant).group_by(holds.agent)
+        query = sa.select(holds.agent, sa.func.count()).where(holds.tenant == tenant).group_by(holds.agent)
         return {row[0]: row[1] for row in unit_of_work.execute(query)}
 
 
-def hold_conditions(hold: SessionHold) -> tuple[Any, ...]:
+def hold_conditions(hold: model.SessionHold) -> tuple[Any, ...]:
     """Return the conditions that select a row of `liaison_holds`."""
     return (
         holds.tenant == hold.tenant,
@@ -436,8 +415,8 @@ def hold_conditions(hold: SessionHold) -> tuple[Any, ...]:
     )
 
 
-def hold_from_row(row: Sequence[Any]) -> SessionHold:
+def hold_from_row(row: Sequence[Any]) -> model.SessionHold:
     tenant, session_id, agent, activation_key, handed_over_at, claimed_at, _due_at, unclaimed, silence, absence = row
     flags = zip(REPORTED_COLUMNS, (unclaimed, silence, absence), strict=True)
     reported = frozenset(kind for kind, is_reported in flags if is_reported)
-    return SessionHold(tenant, session_id, agent, activation_key, handed_over_at, claimed_at, reported)
+    return model.SessionHold(tenant, session_id, agent, activation_key, handed_over_at, claimed_at, reported)

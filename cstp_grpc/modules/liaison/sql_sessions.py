@@ -8,22 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Select,
-    and_,
-    bindparam,
-    case,
-    delete,
-    desc,
-    func,
-    insert,
-    null,
-    or_,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
@@ -67,23 +52,23 @@ message_table = chat_messages.c
 holds = liaison_holds.c
 
 
-OF_SESSION = (table.tenant == bindparam("tenant"), table.id == bindparam("id"))
-SESSION = select(chat_sessions).where(*OF_SESSION)
+OF_SESSION = (table.tenant == sa.bindparam("tenant"), table.id == sa.bindparam("id"))
+SESSION = sa.select(chat_sessions).where(*OF_SESSION)
 # As text, exactly as in the partial index: with a parameter in its place the databases do not use the index.
-ACTIVE_SESSION = select(chat_sessions).where(
-    table.tenant == bindparam("tenant"), table.user_id == bindparam("user_id"), text(OPEN_SESSION)
+ACTIVE_SESSION = sa.select(chat_sessions).where(
+    table.tenant == sa.bindparam("tenant"), table.user_id == sa.bindparam("user_id"), sa.text(OPEN_SESSION)
 )
-COUNT_ACTIVE = select(func.count()).select_from(chat_sessions).where(text(OPEN_SESSION))
+COUNT_ACTIVE = sa.select(sa.func.count()).select_from(chat_sessions).where(sa.text(OPEN_SESSION))
 # A claim stays with its session as long as the same agent has it in the same epoch; otherwise CASE yields NULL.
-KEEPS_CLAIM = and_(
-    table.active_agent == bindparam("active_agent"),
-    table.routing_epoch == bindparam("routing_epoch"),
-    table.status == bindparam("status"),
+KEEPS_CLAIM = sa.and_(
+    table.active_agent == sa.bindparam("active_agent"),
+    table.routing_epoch == sa.bindparam("routing_epoch"),
+    table.status == sa.bindparam("status"),
 )
 # Compare and swap: the row must have the version before the new one.
 REPLACE = (
-    update(chat_sessions)
-    .where(*OF_SESSION, table.version + 1 == bindparam("version"), table.status == ACTIVE)
+    sa.update(chat_sessions)
+    .where(*OF_SESSION, table.version + 1 == sa.bindparam("version"), table.status == ACTIVE)
     .values(
         bind_parameters(
             (
@@ -98,65 +83,67 @@ REPLACE = (
             )
         )
     )
-    .values(claimed_by=case((KEEPS_CLAIM, table.claimed_by)), claimed_until=case((KEEPS_CLAIM, table.claimed_until)))
+    .values(
+        claimed_by=sa.case((KEEPS_CLAIM, table.claimed_by)), claimed_until=sa.case((KEEPS_CLAIM, table.claimed_until))
+    )
 )
 HAND_OVER = (
-    update(chat_sessions)
+    sa.update(chat_sessions)
     .where(
         *OF_SESSION,
-        table.version + 1 == bindparam("version"),
-        table.created_at == bindparam("created_at"),
-        table.user_id == bindparam("user_id"),
+        table.version + 1 == sa.bindparam("version"),
+        table.created_at == sa.bindparam("created_at"),
+        table.user_id == sa.bindparam("user_id"),
         table.status == ACTIVE,
     )
     .values(bind_parameters(("active_agent", "version", "routing_epoch", "activation_key", "updated_at")))
-    .values(claimed_by=null(), claimed_until=null())
+    .values(claimed_by=sa.null(), claimed_until=sa.null())
     .returning(table.message_count, table.claim_number)
 )
 CLAIM = (
-    update(chat_sessions)
+    sa.update(chat_sessions)
     .where(
         *OF_SESSION,
-        table.version == bindparam("version"),
-        table.active_agent == bindparam("active_agent"),
-        table.routing_epoch == bindparam("routing_epoch"),
+        table.version == sa.bindparam("version"),
+        table.active_agent == sa.bindparam("active_agent"),
+        table.routing_epoch == sa.bindparam("routing_epoch"),
         table.status == ACTIVE,
-        or_(
+        sa.or_(
             table.claimed_by.is_(None),
-            table.claimed_by == bindparam("claimed_by"),
-            table.claimed_until <= bindparam("now"),
+            table.claimed_by == sa.bindparam("claimed_by"),
+            table.claimed_until <= sa.bindparam("now"),
         ),
     )
     .values(bind_parameters(("claimed_by", "claimed_until", "claim_number")))
 )
 COUNT = (
-    update(chat_sessions)
+    sa.update(chat_sessions)
     .where(*OF_SESSION, table.status == ACTIVE)
-    .values(message_count=table.message_count + 1, updated_at=bindparam("updated_at"))
+    .values(message_count=table.message_count + 1, updated_at=sa.bindparam("updated_at"))
     .returning(table.message_count, table.active_agent)
 )
-OF_HOLD = (holds.tenant == bindparam("tenant"), holds.session_id == bindparam("id"))
-RELEASE = delete(liaison_holds).where(*OF_HOLD)
+OF_HOLD = (holds.tenant == sa.bindparam("tenant"), holds.session_id == sa.bindparam("id"))
+RELEASE = sa.delete(liaison_holds).where(*OF_HOLD)
 # A claim ends the alarms of an unclaimed or silent session; due at once, so that the supervisor finds the next limit.
 RECORD_CLAIM = (
-    update(liaison_holds)
+    sa.update(liaison_holds)
     .where(*OF_HOLD)
     .values(
-        claimed_at=bindparam("now"),
-        due_at=case((or_(holds.unclaimed_told, holds.silence_told), bindparam("now")), else_=holds.due_at),
+        claimed_at=sa.bindparam("now"),
+        due_at=sa.case((sa.or_(holds.unclaimed_told, holds.silence_told), sa.bindparam("now")), else_=holds.due_at),
         unclaimed_told=False,
         silence_told=False,
     )
 )
 RECORD_ACTIVITY = (
-    update(liaison_holds).where(*OF_HOLD, holds.silence_told).values(due_at=bindparam("now"), silence_told=False)
+    sa.update(liaison_holds).where(*OF_HOLD, holds.silence_told).values(due_at=sa.bindparam("now"), silence_told=False)
 )
-MESSAGES = select(chat_messages).where(
-    message_table.tenant == bindparam("tenant"), message_table.session_id == bindparam("session_id")
+MESSAGES = sa.select(chat_messages).where(
+    message_table.tenant == sa.bindparam("tenant"), message_table.session_id == sa.bindparam("session_id")
 )
-NAMED = MESSAGES.where(message_table.message_id == bindparam("message_id"))
+NAMED = MESSAGES.where(message_table.message_id == sa.bindparam("message_id"))
 HISTORY = (
-    MESSAGES.where(message_table.sequence > bindparam("after")).order_by(message_table.sequence).limit(HISTORY_ROWS)
+    MESSAGES.where(message_table.sequence > sa.bindparam("after")).order_by(message_table.sequence).limit(HISTORY_ROWS)
 )
 
 
@@ -186,7 +173,7 @@ class SqlSessionStore:
         self._count_active = CompiledStatement(COUNT_ACTIVE, dialect)
         self._replace = CompiledStatement(REPLACE, dialect)
         self._hand_over = CompiledStatement(HAND_OVER, dialect)
-        of_messages = table.message_count == bindparam("message_count")
+        of_messages = table.message_count == sa.bindparam("message_count")
         self._hand_over_with_messages = CompiledStatement(HAND_OVER.where(of_messages), dialect)
         self._claim = CompiledStatement(CLAIM, dialect)
         hold = upsert(liaison_holds).values(bind_parameters(holds.keys()))
@@ -201,7 +188,9 @@ class SqlSessionStore:
         self._record_claim = CompiledStatement(RECORD_CLAIM, dialect)
         self._record_activity = CompiledStatement(RECORD_ACTIVITY, dialect)
         self._count = CompiledStatement(COUNT, dialect)
-        self._append = CompiledStatement(insert(chat_messages).values(bind_parameters(message_table.keys())), dialect)
+        self._append = CompiledStatement(
+            sa.insert(chat_messages).values(bind_parameters(message_table.keys())), dialect
+        )
         self._message = CompiledStatement(NAMED, dialect)
         self._history = CompiledStatement(HISTORY, dialect)
 
@@ -359,9 +348,9 @@ class SqlSessionStore:
         return build_page(rows, session_from_row, request, lambda last: next_session_token(last, conditions))
 
 
-def session_query(conditions: SessionFilter, request: PageRequest) -> Select[Any]:
+def session_query(conditions: SessionFilter, request: PageRequest) -> sa.Select[Any]:
     """Return the query of a listing from its page token on."""
-    query = select(chat_sessions).where(table.tenant == conditions.tenant)
+    query = sa.select(chat_sessions).where(table.tenant == conditions.tenant)
     for column, wanted in ((table.user_id, conditions.user_id), (table.active_agent, conditions.active_agent)):
         if wanted is not None:
             query = query.where(column == replace_unstorable(wanted))
@@ -369,9 +358,9 @@ def session_query(conditions: SessionFilter, request: PageRequest) -> Select[Any
         query = query.where(table.status == conditions.status.value)
     if request.token:
         microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
-        last = tuple_(from_microseconds(int(microseconds)), last_id)
-        query = query.where(tuple_(table.created_at, table.id) < last)
-    return query.order_by(desc(table.created_at), desc(table.id))
+        last = sa.tuple_(from_microseconds(int(microseconds)), last_id)
+        query = query.where(sa.tuple_(table.created_at, table.id) < last)
+    return query.order_by(sa.desc(table.created_at), sa.desc(table.id))
 
 
 def next_session_token(last: Session, conditions: SessionFilter) -> str:

@@ -11,17 +11,7 @@ from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Ta
 
 from cstp_grpc.common.canonical_json import MAX_EXACT_INTEGER, encode_canonical_json
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.modules.liaison.model import (
-    Activation,
-    ChatMessage,
-    Event,
-    EventType,
-    MessageContent,
-    RoutingDecision,
-    Session,
-    SessionStatus,
-    Share,
-)
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, UtcDateTime, metadata, partial_index
 
@@ -219,16 +209,16 @@ decode_canonical_json = json.JSONDecoder(parse_int=parse_int_or_double).decode
 JSON = ColumnCodec(encode_canonical_json, decode_canonical_json)
 OMITTED = ColumnCodec(lambda _: None, decode_canonical_json)
 """Of JSON that takes long to encode and is encoded only where it is written."""
-SESSION_ROW = RowMapper(Session, chat_sessions, codecs={"context": OMITTED})
+SESSION_ROW = RowMapper(model.Session, chat_sessions, codecs={"context": OMITTED})
 MESSAGE_ROW = RowMapper(
-    ChatMessage,
+    model.ChatMessage,
     chat_messages,
     nested={
-        "body": RowMapper(MessageContent, chat_messages, codecs={"metadata": JSON, "content": ColumnCodec()}),
+        "body": RowMapper(model.MessageContent, chat_messages, codecs={"metadata": JSON, "content": ColumnCodec()}),
     },
 )
-SHARE_ROW = RowMapper(Share, liaison_shares, codecs={"shared_context": OMITTED})
-EVENT_ROW = RowMapper(Event, liaison_events, codecs={"data": JSON})
+SHARE_ROW = RowMapper(model.Share, liaison_shares, codecs={"shared_context": OMITTED})
+EVENT_ROW = RowMapper(model.Event, liaison_events, codecs={"data": JSON})
 
 session_values = SESSION_ROW.to_row
 """Returns all columns of a session but its context."""
@@ -238,7 +228,7 @@ share_from_row = SHARE_ROW.reader(tuple(liaison_shares.c))
 event_from_row = EVENT_ROW.reader(tuple(liaison_events.c))
 
 
-def session_row(session: Session) -> RowValues:
+def session_row(session: model.Session) -> RowValues:
     return {**session_values(session), "context": encode_canonical_json(session.context)}
 
 
@@ -248,7 +238,7 @@ def row_context_json(row: Row) -> str:
     return content
 
 
-def hold_row(session: Session, due_at: datetime) -> RowValues:
+def hold_row(session: model.Session, due_at: datetime) -> RowValues:
     """Return a session that a liaison agent has as a row of `liaison_holds`."""
     return {
         "tenant": session.tenant,
@@ -264,12 +254,12 @@ def hold_row(session: Session, due_at: datetime) -> RowValues:
     }
 
 
-def message_row(tenant: str, session_id: str, message: ChatMessage) -> RowValues:
+def message_row(tenant: str, session_id: str, message: model.ChatMessage) -> RowValues:
     """Return a message as a row of `chat_messages`."""
     return {"tenant": tenant, "session_id": replace_unstorable(session_id), **MESSAGE_ROW.to_row(message)}
 
 
-def share_row(share: Share) -> RowValues:
+def share_row(share: model.Share) -> RowValues:
     """Return a share as a row of `liaison_shares`."""
     return {
         **SHARE_ROW.to_row(share),
@@ -277,7 +267,7 @@ def share_row(share: Share) -> RowValues:
     }
 
 
-def activation_row(tenant: str, activation: Activation) -> RowValues:
+def activation_row(tenant: str, activation: model.Activation) -> RowValues:
     """Return an activation as a row of `liaison_activations`; its share holds the context."""
     decision, session, event = activation.decision, activation.session, activation.event
     answer = {
@@ -301,16 +291,16 @@ def activation_row(tenant: str, activation: Activation) -> RowValues:
     }
 
 
-def decode_activation(answer: str, shared_context: str) -> Activation:
+def decode_activation(answer: str, shared_context: str) -> model.Activation:
     """Decode an activation that `activation_row` encoded, with the context of its share."""
     found = decode_canonical_json(answer)
     session, event = instants_from_text(found["session"]), instants_from_text(found["event"])
-    return Activation(
+    return model.Activation(
         pillar=found["pillar"],
-        decision=RoutingDecision(**instants_from_text(found["decision"])),
+        decision=model.RoutingDecision(**instants_from_text(found["decision"])),
         shared_context=decode_canonical_json(shared_context),
-        session=Session(**{**session, "status": SessionStatus(session["status"])}),
-        event=Event(**{**event, "type": EventType(event["type"])}),
+        session=model.Session(**{**session, "status": model.SessionStatus(session["status"])}),
+        event=model.Event(**{**event, "type": model.EventType(event["type"])}),
         execution_id=found["execution_id"],
     )
 

@@ -10,16 +10,7 @@ from datetime import datetime, timedelta
 
 from cstp_grpc.contract.enums import TaskState
 from cstp_grpc.contract.errors import Conflict, MethodNotFound, NotFound
-from cstp_grpc.modules.tasks.model import (
-    STATE_AFTER_TIMEOUT,
-    WAITING,
-    ObservationTime,
-    PushConfig,
-    Task,
-    TaskFilter,
-    TaskPage,
-    TaskRecord,
-)
+from cstp_grpc.modules.tasks import model
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
@@ -82,8 +73,8 @@ class TaskRepository:
         content: TaskContent,
         version: int,
         time_left: timedelta | None = None,
-        config: PushConfig | None = None,
-    ) -> Task:
+        config: model.PushConfig | None = None,
+    ) -> model.Task:
         """Store a task and return it once it is on disk: a new one if `version` is 0, else the next version.
 
         `time_left` is for a task that can still change; None means 5 minutes, or a day if it waits. `config`
@@ -98,31 +89,36 @@ class TaskRepository:
         content: TaskContent,
         version: int,
         time_left: timedelta | None = None,
-        config: PushConfig | None = None,
-    ) -> Task:
+        config: model.PushConfig | None = None,
+    ) -> model.Task:
         """Store a task as `save` does, without blocking the event loop."""
         return await self._writer.write(self._save_job(agent, content, version, time_left, config))
 
     def _save_job(
-        self, agent: str, content: TaskContent, version: int, time_left: timedelta | None, config: PushConfig | None
-    ) -> WriteJob[Task]:
+        self,
+        agent: str,
+        content: TaskContent,
+        version: int,
+        time_left: timedelta | None,
+        config: model.PushConfig | None,
+    ) -> WriteJob[model.Task]:
         """Return the job that stores a task within a transaction. Raises MethodNotFound."""
         push = self._push if config is None else self._require_push()
 
-        def job(unit_of_work: UnitOfWork) -> Task:
+        def job(unit_of_work: UnitOfWork) -> model.Task:
             # Read here and not when the job is created: it may wait in the writer's queue, and the order of instants
             # must be that of the transactions.
             observed = self._observation_time()
             if push is not None and version:
                 push.prepare_change(unit_of_work, agent, content.id, configures=config is not None)
-            task = Task(content.id, content.context_id, content.state, content.content, version + 1, observed.now)
+            task = model.Task(content.id, content.context_id, content.state, content.content, version + 1, observed.now)
             settles_at = compute_settles_at(task, default_time_left(content.state) if time_left is None else time_left)
             store_task = self._store.replace if version else self._store.add
             if not store_task(unit_of_work, agent, task, settles_at, observed):
                 raise save_conflict_error(content.id, version)
             # Nobody is notified of a new task without a configuration, as nearly all are.
             if push is not None and (version or config is not None):
-                push.record_change(unit_of_work, agent, TaskRecord(task, settles_at), config, observed.now)
+                push.record_change(unit_of_work, agent, model.TaskRecord(task, settles_at), config, observed.now)
             return task
 
         return job
@@ -132,14 +128,14 @@ class TaskRepository:
         """Whether reading a task only reads a file of this machine."""
         return self._store.is_local
 
-    def get(self, agent: str, task_id: str) -> Task:
+    def get(self, agent: str, task_id: str) -> model.Task:
         """Return a task of the agent. Raises NotFound and QueryFailed."""
         task = self._store.get(agent, task_id, self._observation_time())
         if task is None:
             raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
         return task
 
-    def find(self, agent: str, key: str) -> tuple[str, Task | None]:
+    def find(self, agent: str, key: str) -> tuple[str, model.Task | None]:
         """Return the id that a key determines for an agent, and its task, or None if it does not exist.
 
         Raises QueryFailed.
@@ -149,7 +145,7 @@ class TaskRepository:
         task_id = str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps([agent, key])))
         return task_id, self._store.get(agent, task_id, self._observation_time())
 
-    def page(self, conditions: TaskFilter, request: PageRequest) -> TaskPage:
+    def page(self, conditions: model.TaskFilter, request: PageRequest) -> model.TaskPage:
         """Return the tasks that meet all conditions, last changed first; a page holds at most 100.
 
         Raises InvalidArgument if the page token is not one of this listing, and QueryFailed.
@@ -157,21 +153,21 @@ class TaskRepository:
         bounded = PageRequest(min(request.limit, MAX_PAGE), request.token)
         return self._store.page(conditions, bounded, self._observation_time())
 
-    def create_push_config(self, agent: str, task_id: str, config: PushConfig) -> PushConfig:
+    def create_push_config(self, agent: str, task_id: str, config: model.PushConfig) -> model.PushConfig:
         """Create a push configuration, return it once on disk; see `PushNotifications.create`.
 
         Raises MethodNotFound too.
         """
         return self._require_push().create(agent, task_id, config, self._observation_time())
 
-    def get_push_config(self, agent: str, task_id: str, config_id: str | None) -> PushConfig:
+    def get_push_config(self, agent: str, task_id: str, config_id: str | None) -> model.PushConfig:
         """Return a push configuration of a task; without an id, the one that was set last.
 
         Raises NotFound, MethodNotFound and QueryFailed.
         """
         return self._require_push().get(agent, task_id, config_id, self._observation_time())
 
-    def page_push_configs(self, agent: str, task_id: str, request: PageRequest) -> Page[PushConfig]:
+    def page_push_configs(self, agent: str, task_id: str, request: PageRequest) -> Page[model.PushConfig]:
         """Return a page of the configurations of a task by rising id.
 
         Raises NotFound, InvalidArgument for the page token, MethodNotFound and QueryFailed.
@@ -195,19 +191,19 @@ class TaskRepository:
             raise MethodNotFound("push notifications are off here")
         return self._push
 
-    def _observation_time(self) -> ObservationTime:
+    def _observation_time(self) -> model.ObservationTime:
         now = truncate_to_milliseconds(self._clock())
-        return ObservationTime(now, now - self._kept)
+        return model.ObservationTime(now, now - self._kept)
 
 
 def default_time_left(state: TaskState) -> timedelta:
     """Return how long a task may stay in a state that can still change, by default."""
-    return DEFAULT_INPUT_TIME if state in WAITING else DEFAULT_WORK_TIME
+    return DEFAULT_INPUT_TIME if state in model.WAITING else DEFAULT_WORK_TIME
 
 
-def compute_settles_at(task: Task, time_left: timedelta) -> datetime:
+def compute_settles_at(task: model.Task, time_left: timedelta) -> datetime:
     """Return when a task settles: at once if it has ended, else when its time runs out."""
-    if task.state not in STATE_AFTER_TIMEOUT:
+    if task.state not in model.STATE_AFTER_TIMEOUT:
         return task.updated_at
     return truncate_to_milliseconds(task.updated_at + time_left)
 
