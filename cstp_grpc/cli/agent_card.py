@@ -142,7 +142,6 @@ def local_bridge(settings: Settings) -> Endpoint:
 
 
 def card_url(url: str) -> str:
-    """Return the URL of the agent card of a site, a bridge, or a card."""
     parts = urlsplit(url)
     if parts.path.endswith(CARD_SUFFIX):
         return url

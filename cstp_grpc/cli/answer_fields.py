@@ -113,7 +113,6 @@ def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
 def print_listing(
     console: Console, items: Sequence[ItemT], row: Callable[[ItemT], tuple[str | Text, ...]], otherwise: str
 ) -> None:
-    """Print a row for each item, or a sentence if there are none."""
     table = TextTable()
     for item in items:
         table.add_row(*row(item))

@@ -26,13 +26,11 @@ NO_CONTENT = "(contents are not kept)"
 
 
 def status_text(approval: approvals_pb2.Approval) -> Text:
-    """Return the status of a request, in its colour."""
     word = enum_word(types_pb2.ApprovalStatus, approval.status)
     return Text(word, style=STATUS_STYLES.get(word, "dim"))
 
 
 def description_of(approval: approvals_pb2.Approval) -> str:
-    """Return the description of the action that approval is asked for."""
     return approval.subject.description if approval.HasField("subject") else NO_CONTENT
 
 
@@ -52,7 +50,6 @@ def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -
 
 
 def agent_text(approval: approvals_pb2.Approval) -> str:
-    """Return the agent that acts, and for whom."""
     return f"{approval.agent} for {approval.on_behalf_of}" if approval.HasField("on_behalf_of") else approval.agent
 
 
@@ -72,7 +69,6 @@ def approval_line(approval: approvals_pb2.Approval) -> Text:
 
 
 def print_approval(console: Console, approval: approvals_pb2.Approval) -> None:
-    """Print a request with everything that the agent stated of its action."""
     console.print(Text(to_printable(description_of(approval)), style="bold"))
     rows = rows_of(approval, REQUEST_ROWS)
     if approval.HasField("subject"):

@@ -27,7 +27,6 @@ class SearchByDefault(click.Group):
     """A group whose options alone are those of its command `search`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with the command that is meant if none is named."""
         named = args and (args[0] in self.commands or args[0] in ctx.help_option_names or not args[0].startswith("-"))
         return super().parse_args(ctx, args if named else ["search", *args])
 

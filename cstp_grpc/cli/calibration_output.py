@@ -50,13 +50,11 @@ def print_calibration(console: Console, answer: pb2.GetCalibrationResponse) -> N
 
 
 def headline_of_calibration(answer: pb2.GetCalibrationResponse) -> str:
-    """Return how many decisions were evaluated."""
     left_out = f"; {answer.left_out} without a confidence or abandoned" if answer.left_out else ""
     return f"{count_decisions(answer.count, truncated=answer.truncated)} with a confidence and an outcome{left_out}"
 
 
 def count_decisions(count: int, *, truncated: bool = False) -> str:
-    """Return a number of decisions in words."""
     return f"{'The latest ' if truncated else ''}{count_noun(count, 'decision')}"
 
 
@@ -118,7 +116,6 @@ def scale_text(labels: Sequence[tuple[str, float]], columns: int) -> str:
 
 
 def figures_table(item: pb2.Calibration) -> TextTable:
-    """Return the scores with what they mean."""
     table = TextTable()
     table.add_row("Brier score", f"{item.brier_score:.3f}", "0 is best; the next terms make it up")
     table.add_row("  reliability", f"+{item.reliability:.3f}", "confidences mean something else than they say")
@@ -138,7 +135,6 @@ def p_value_text(p_value: float) -> str:
 
 
 def drift_text(answer: pb2.GetCalibrationResponse) -> str:
-    """Return a sentence about drift."""
     drift = answer.drift
     if not answer.HasField("drift"):
         return f"Too few for a test for drift, which needs {answer.minimum_for_drift}."
@@ -152,7 +148,6 @@ def drift_text(answer: pb2.GetCalibrationResponse) -> str:
 
 
 def gap_text(gap: float) -> str:
-    """Return how far confidences are from outcomes."""
     return f"{abs(gap):.2f} {'above' if gap >= 0 else 'below'}"
 
 
@@ -285,7 +280,6 @@ def reliability_diagram(answer: pb2.GetCalibrationResponse) -> str:
 
 
 def diagram_axes() -> Iterator[str]:
-    """Yield the frame, the diagonal, and the labels of the axes."""
     end = MARGIN + SIDE
     yield f'<rect x="{MARGIN}" y="{MARGIN}" width="{SIDE}" height="{SIDE}" fill="none" stroke="{PLAIN_COLOUR}"/>'
     yield svg_line(MARGIN, end, end, MARGIN, PLAIN_COLOUR, dashed=True)
@@ -298,7 +292,6 @@ def diagram_axes() -> Iterator[str]:
 
 
 def bucket_shapes(item: pb2.ReliabilityBucket) -> Iterator[str]:
-    """Yield the interval, the point and the count of a bucket; the point is larger for more decisions."""
     interval = item.success_interval
     is_within = interval.low <= item.mean_confidence <= interval.high
     colour = RIGHT_COLOUR if is_within else WRONG_COLOUR
@@ -334,7 +327,6 @@ def odds_ratio_diagram(answer: pb2.GetPatternsResponse) -> str:
 
 
 def factor_shapes(item: pb2.FailureFactor, up: float) -> Iterator[str]:
-    """Yield the name, the interval and the point of a factor at a vertical coordinate."""
     colour = PLAIN_COLOUR
     if item.significant:
         colour = WRONG_COLOUR if item.odds_ratio > 1 else RIGHT_COLOUR

@@ -109,7 +109,6 @@ def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
 
 
 def instant_option(name: str, description: str, parameter: str | None = None) -> Decorator:
-    """Return a decorator that adds an option for an instant."""
     return click.option(name, parameter or name.lstrip("-"), type=parse_instant, metavar="DATE", help=description)
 
 
@@ -167,7 +166,6 @@ def object_options(
 
 
 def judged_options(command: Command) -> Command:
-    """Add the options that describe an action or intent."""
     return stack_options(
         click.option("--category", help="The kind of decision, for instance architecture."),
         click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the action. [default: medium]"),
@@ -176,7 +174,6 @@ def judged_options(command: Command) -> Command:
 
 
 def announcement_options(command: Command) -> Command:
-    """Add the argument and the options that describe an announced intent."""
     return stack_options(
         click.argument("intent"),
         click.option("--context", metavar="TEXT", help="Further text, searched together with the intent."),
@@ -190,7 +187,6 @@ def announcement_options(command: Command) -> Command:
 
 
 def federated_options(command: Command) -> Command:
-    """Add the options that choose the agents to ask."""
     return stack_options(
         click.option(
             "--scope",
@@ -317,7 +313,6 @@ def startup_errors_as_failures() -> Iterator[None]:
 
 
 def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn:
-    """Print an error on standard error and exit with code 1."""
     output = Output(json_wanted=ctx.obj.json_wanted)
     if output.json_wanted:
         output.print_error(document)
@@ -332,8 +327,6 @@ def current_state() -> CommandState:
 
 
 def store_option(name: str) -> Callable[[click.Context, click.Parameter, T], T]:
-    """Return a callback that stores an option in the command's state."""
-
     def note(ctx: click.Context, _: click.Parameter, value: T) -> T:
         # An option given to a group holds for its commands too, whose own options come after it.
         if value:
@@ -393,7 +386,6 @@ def with_client(command: Command, role: str | None = None) -> Command:
 
 @contextmanager
 def connected_client(choice: ServerChoice, timeout: float | None) -> Iterator[CstpClient]:
-    """Yield a client of the server that options, environment or files choose."""
     from cstp_grpc.cli.server_choice import choose_server
 
     current = current_state()

@@ -102,7 +102,6 @@ def iter_section_lines(path: str, schema: Schema, definitions: Schema) -> Iterat
 
 
 def resolve_reference(described: Schema, definitions: Schema) -> Schema | None:
-    """Return the group of settings that a schema refers to, or None for a plain value."""
     target = definitions.get(described.get("$ref", "").removeprefix("#/$defs/"))
     return target if target and "properties" in target else None
 
@@ -151,7 +150,6 @@ def describe_type(described: Schema) -> str:
 
 
 def describe_range(described: Schema) -> str:
-    """Return the range of a number in words."""
     if "exclusiveMinimum" in described:
         above = f" above {described['exclusiveMinimum']:g}"
         return f"{above}, {described['maximum']:g} or less" if "maximum" in described else above
@@ -162,7 +160,6 @@ def describe_range(described: Schema) -> str:
 
 
 def describe_default(described: Schema) -> str:
-    """Return the default of a setting in words."""
     if "default" not in described:
         return REQUIRED if "items" not in described else "see below"
     value = described["default"]

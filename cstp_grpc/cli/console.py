@@ -37,7 +37,6 @@ class TextTable:
 
     @property
     def row_count(self) -> int:
-        """The number of rows, the headings included."""
         return len(self._rows)
 
     def add_row(self, *cells: str | Text) -> None:
@@ -46,7 +45,6 @@ class TextTable:
         self._rows.append([*(Text(" ").join(cell.split()) for cell in leading), last])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines."""
         widths = [
             max(cell.cell_len for cell in column) for column in zip(*(row[:-1] for row in self._rows), strict=True)
         ]

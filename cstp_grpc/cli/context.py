@@ -17,7 +17,6 @@ from cstp_grpc.modules.intent_layer.model import ROOT, ContextRequest, PendingRe
 
 
 def parse_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Parse names separated by commas."""
     return tuple(name.strip() for name in (value or "").split(",") if name.strip())
 
 

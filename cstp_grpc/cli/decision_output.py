@@ -56,7 +56,6 @@ def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse
 
 
 def origin_text(item: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> str:
-    """Return the agent that a decision is from, if several agents were asked."""
     return f"from {item.origin}" if item.HasField("origin") else ""
 
 
@@ -92,7 +91,6 @@ def print_verdict(console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | 
 
 
 def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> Text:
-    """Return a verdict in one or two words."""
     if verdict.allowed:
         return Text("Allowed", style="bold green")
     if verdict.approval_required:
@@ -349,7 +347,6 @@ DECISION_ROWS: Rows = {
 
 
 def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecisionsResponse) -> None:
-    """Print groups of duplicates."""
     for group in report.groups:
         hidden = group.count - len(group.decisions)
         console.print(Text(f"{group.count} alike, up to {group.similarity:.2f}", style="bold"))

@@ -59,7 +59,6 @@ def demo_command() -> None:
 
 
 def announce_example(out: Output, target: str) -> None:
-    """Announce the intent and print the feedback."""
     with CstpClient(target, DEMO_TOKEN) as client:
         answer = client.announce_intent(
             DEMO_INTENT,

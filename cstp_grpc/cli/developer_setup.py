@@ -100,7 +100,6 @@ def with_agent(
 
 
 def with_loopback_push(settings: Settings) -> Settings:
-    """Return the settings with push notifications to this machine allowed."""
     push = settings.a2a.push.model_copy(update={"allow_loopback": True})
     return settings.model_copy(update={"a2a": settings.a2a.model_copy(update={"push": push})})
 
@@ -144,7 +143,6 @@ def authority_entry(tls: TlsSettings | None) -> dict[str, str]:
 
 
 def import_examples(client: CstpClient) -> int:
-    """Import the example decisions of the package and return their number."""
     from cstp_grpc.core.decisions.messages import IMPORT
 
     return len(list(client.import_decisions(IMPORT.encode(record) for record in read_examples())))

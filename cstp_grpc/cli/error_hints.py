@@ -95,7 +95,6 @@ def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 
 def connection_hint(endpoint: Endpoint | None) -> str:
-    """Return a hint for an unreachable server."""
     if endpoint is None or endpoint.local:
         return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
     scheme, _, address = endpoint.url.partition("://")
@@ -109,7 +108,6 @@ def connection_hint(endpoint: Endpoint | None) -> str:
 
 
 def token_hint(endpoint: Endpoint | None) -> str:
-    """Return a hint for a missing or unknown token."""
     if endpoint is None or endpoint.token is None:
         return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
     return f"The token that was sent is from {endpoint.identified_by}; the server does not accept it."

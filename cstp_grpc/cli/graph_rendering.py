@@ -54,7 +54,6 @@ def graph_text(graph: Graph) -> str:
 
 
 def neighbours_of(graph: Graph) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return for each decision how it relates to which others."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for link in graph.links:
         forward, backward = PHRASES[link.type]
@@ -64,7 +63,6 @@ def neighbours_of(graph: Graph) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def node_label(node: journal_pb2.GraphNode) -> str:
-    """Return a decision on one line."""
     return to_printable(f"{node.title} ({', '.join([node.id, *node_details(node)])})")
 
 
@@ -90,7 +88,6 @@ PLAIN_COLOUR: Final = "#455a64"
 
 
 def graph_mermaid(graph: Graph) -> str:
-    """Return the graph as a Mermaid flowchart."""
     names = {node.id: f"d{position}" for position, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:
@@ -175,7 +172,6 @@ def graph_svg(graph: Graph) -> str:
 
 
 def add_legend(svg: ElementTree.Element, top: int, kinds: Sequence[int], outcomes: Sequence[int]) -> None:
-    """Add the kinds of links and the outcomes that occur, with their lines and colours."""
     for row, kind in enumerate(kinds):
         y = top + LEGEND_ROW * row
         line = {"d": f"M {MARGIN} {y} L {MARGIN + 36} {y}", "fill": "none", "marker-end": f"url(#head{kind})"}

@@ -130,7 +130,6 @@ def find_certified_name(certificate: Path) -> str | None:
 
 
 def ask_for_health(server: HealthTarget, service: str, seconds: float) -> str:
-    """Return what a server answers, such as SERVING, or why it does not answer."""
     # Imported here: it takes long, which `--help` does without.
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -93,7 +93,6 @@ class HookCommand(click.Command):
     """A command whose wrong options are an answer, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; if they are wrong, answer the event and exit."""
         given = list(args)
         ctx.meta[GIVEN_ARGUMENTS] = given
         try:
@@ -188,7 +187,6 @@ def is_headless_session(agent: HookHost) -> bool:
 
 
 def leave_resident() -> None:
-    """Start the resident process, for the next hooks."""
     from cstp_grpc.cli.resident_process import resident_socket, start_resident
 
     # The event has been answered: that the next ones take longer is not worth a word.
@@ -198,7 +196,6 @@ def leave_resident() -> None:
 
 
 def answer_wrong_usage(agent: HookHost, why: str, policy: FailurePolicy) -> None:
-    """Answer the event on standard input, though the command's options are wrong."""
     event = HookEvent(HookMoment.BEFORE_TOOL)
     try:
         event = read_hook_event(agent, read_standard_input())
@@ -336,5 +333,4 @@ def choose_quickest(choice: ServerChoice, state: CommandState) -> Endpoint:
 
 
 def is_bridge(endpoint: Endpoint) -> bool:
-    """Return whether a server is called over HTTP."""
     return endpoint.url.startswith(("http://", "https://"))

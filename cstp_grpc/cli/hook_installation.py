@@ -41,7 +41,6 @@ RULES_SECONDS: Final = 3.0
 
 
 def settings_options(command: Command) -> Command:
-    """Add the options that choose a settings file, and whether to ask."""
     return stack_options(
         click.option(
             "--scope",
@@ -160,7 +159,6 @@ def choose_scope(host: str, agent: HookHost, scope: str | None) -> str:
 
 
 def hook_words(host: str) -> tuple[str, str]:
-    """Return the command that an agent runs, in its words behind the program."""
     return ("hook", host)
 
 
@@ -171,7 +169,6 @@ def is_hook_of(host: str) -> Callable[[Any], bool]:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Add the name of a settings file to a ConfigError."""
     try:
         yield
     except ConfigError as error:
@@ -279,7 +276,6 @@ def needs_resident(choice: ServerChoice) -> bool:
 
 
 def absolute_path(path: Path | None) -> Path | None:
-    """Return a path from the root, or None without one."""
     return None if path is None else path.absolute()
 
 

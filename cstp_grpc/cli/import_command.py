@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
-from cstp_grpc.cli.output import Output, progress_bar, to_printable
+from cstp_grpc.cli.output import Output, json_members, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule
@@ -111,7 +111,6 @@ class ImportReport:
 
     @property
     def failed(self) -> bool:
-        """True if a record was skipped for an error."""
         return any(skipped.error for skipped in self.skipped)
 
     def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
@@ -141,9 +140,7 @@ class ImportReport:
                 }
                 for parsed in self.parsed
             ],
-            "skipped": [
-                {"path": str(s.path), "line": s.line, "reason": s.reason, "error": s.error} for s in self.skipped
-            ],
+            "skipped": [{"path": str(s.path), **json_members(s, "line", "reason", "error")} for s in self.skipped],
         }
 
     def show(self, console: Console, *, verbose: bool) -> None:
@@ -382,7 +379,6 @@ def leave_out_present(client: CstpClient, report: ImportReport, requests: list[I
 
 
 def split_by_size(requests: Iterable[ImportRequest]) -> Iterator[list[ImportRequest]]:
-    """Yield the requests in groups that are sent together."""
     group: list[ImportRequest] = []
     size = 0
     for request in requests:
@@ -420,7 +416,6 @@ def with_token_of(endpoint: Endpoint, identity: str, settings: Settings) -> Endp
 
 
 def is_served(data_dir: Path) -> bool:
-    """Return whether a server has the data folder."""
     try:
         with DataDirLock(data_dir, shared=True):
             return False

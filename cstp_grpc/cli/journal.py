@@ -50,7 +50,6 @@ decision_argument = click.argument("decision_id", metavar="ID")
 
 
 def link_options(*descriptions: str) -> Decorator:
-    """Return a decorator that adds an option for each kind of link."""
     return stack_options(
         *(
             click.option(f"--{name.replace('_', '-')}", multiple=True, metavar="ID", help=description)
@@ -60,7 +59,6 @@ def link_options(*descriptions: str) -> Decorator:
 
 
 def print_decision_of(answer: Any, out: Output) -> None:
-    """Print the decision in an answer."""
     out.answer(answer, lambda console, found: decision_output.print_decision(console, found.decision))
 
 
@@ -226,7 +224,6 @@ def review_command(
 
 
 def print_due_reviews(client: CstpClient, out: Output) -> None:
-    """Print all decisions of the caller whose review is due."""
     found = sorted(client.list_decisions(review_due=True, page_size=1000), key=lambda item: item.review_by.ToDatetime())
     out.answer(journal_pb2.ListDecisionsResponse(decisions=found), decision_output.print_due_reviews)
 

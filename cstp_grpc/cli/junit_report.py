@@ -63,7 +63,6 @@ def add_failures(case: ElementTree.Element, kind: str, reasons: Sequence[str]) -
 
 
 def to_xml_text(text: str) -> str:
-    """Return a text without the characters that XML cannot hold."""
     return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 import click
 
@@ -148,20 +147,6 @@ def list_command(
         out.line("There are no such learnings.")
 
 
-class ReviewFlags(TypedDict):
-    """The options of `cstp learn review` that are given or not."""
-
-    everything: bool
-    accept: bool
-    reject: bool
-    defer: bool
-    edit: bool
-    force: bool
-    reject_duplicates: bool
-    dry_run: bool
-    check_only: bool
-
-
 @learn_group.command()
 @click.argument("named", nargs=-1, metavar="[ID|FILE]...")
 @click.option("--all", "everything", is_flag=True, help="All that is pending.")
@@ -197,7 +182,7 @@ def review_command(
     detail: str | None,
     section: str | None,
     threshold: float | None,
-    **flags: Unpack[ReviewFlags],
+    **flags: bool,
 ) -> None:
     """Accept, reject or defer a learning. It is named by its id or by the file of its report.
 
@@ -261,7 +246,7 @@ def check_review_options(
     ids: Sequence[str],
     verdict: ReviewVerdict | None,
     edits: LearningEdits,
-    flags: ReviewFlags,
+    flags: Mapping[str, bool],
 ) -> None:
     """Raise click.UsageError for options that exclude each other."""
     if flags["everything"] and ids:
@@ -300,14 +285,9 @@ def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFold
     return open_project(root), file.name.removesuffix(REPORT_SUFFIX)
 
 
-def chosen_verdict(flags: ReviewFlags) -> ReviewVerdict | None:
+def chosen_verdict(flags: Mapping[str, bool]) -> ReviewVerdict | None:
     """Return the verdict given, or None. Raises click.UsageError for several."""
-    chosen = {
-        ReviewVerdict.ACCEPT: flags["accept"],
-        ReviewVerdict.REJECT: flags["reject"],
-        ReviewVerdict.DEFER: flags["defer"],
-    }
-    given = [verdict for verdict, wanted in chosen.items() if wanted]
+    given = [verdict for verdict in (ReviewVerdict.ACCEPT, ReviewVerdict.REJECT, ReviewVerdict.DEFER) if flags[verdict]]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other.")
     return given[0] if given else None

@@ -217,7 +217,6 @@ def show_command(client: CstpClient, out: Output, chat_session_id: str | None, u
 
 
 def find_last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb2.Share | None]:
-    """Return the event of a session's last routing and its share, or None for both if it was never routed."""
     events = client.liaison.list_events(
         chat_session_id=session, types=[EventType.LIAISON_AGENT_ACTIVATED], page_size=100
     )

@@ -44,7 +44,6 @@ def print_opened_session(console: Console, answer: pb2.OpenSessionResponse) -> N
 
 
 def print_session(console: Console, found: pb2.ChatSession) -> None:
-    """Print a session."""
     state = enum_word(pb2.SessionStatus, found.status)
     console.print(
         Text(to_printable(f"{found.id} of {found.user_id}, {state}, with {found.active_agent}"), style="bold")

@@ -169,7 +169,6 @@ class LazyCommandGroup(click.Group):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the completions of a word: commands and options."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
@@ -197,7 +196,6 @@ def find_example(command: click.Command) -> str | None:
 
 
 def command_stub(name: str) -> click.Command:
-    """Return a placeholder for a command, for listings only."""
     return click.Command(name, help=COMMANDS[name][1])
 
 

@@ -57,14 +57,12 @@ def node_table(nodes: Iterable[ListedNode]) -> TextTable:
 
 
 def finding_line(finding: ValidationFinding) -> Text:
-    """Return a finding in the format of compiler messages."""
     text = Text(to_printable(f"{finding.file}:{finding.line}: "))
     text.append(finding.severity, style=SEVERITY_COLOURS[finding.severity])
     return text.append(to_printable(f" {finding.rule}: {finding.message}"))
 
 
 def summary_line(judged: ValidationReport) -> str:
-    """Return the numbers of nodes, errors and warnings in a sentence."""
     errors = sum(finding.severity is FindingSeverity.ERROR for finding in judged.findings)
     warnings = len(judged.findings) - errors
     nodes = count_noun(judged.nodes, "node")
@@ -74,7 +72,6 @@ def summary_line(judged: ValidationReport) -> str:
 
 
 def missing_node_hint(placement: FactPlacement) -> str:
-    """Return a hint for a node file that does not exist yet."""
     covering = f" {placement.covering} covers the folder now." if placement.covering else ""
     return f"It is not there yet.{covering} `cstp context init {placement.folder}` begins it."
 

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -134,6 +135,16 @@ def write_json(stream: TextIO | None, content: Any, indent: int | None = JSON_IN
 def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = JSON_INDENT) -> str:
     """Return a JSON text, on one line without `indent`; invisible characters are escaped."""
     return escape_invisible(json.dumps(content, indent=indent, ensure_ascii=ascii_only))
+
+
+def json_members(item: object, *names: str) -> dict[str, Any]:
+    """Return attributes as members of a JSON object, by their names in camel case; enums are words."""
+    members: dict[str, Any] = {}
+    for name in names:
+        value = getattr(item, name)
+        first, *others = name.split("_")
+        members[first + "".join(map(str.capitalize, others))] = value.value if isinstance(value, Enum) else value
+    return members
 
 
 def to_printable(text: str) -> str:

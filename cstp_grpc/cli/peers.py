@@ -19,7 +19,7 @@ from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_key
 from cstp_grpc.cli.answer_fields import entry_text
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, seconds_option, with_output
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.output import Output, json_members, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
@@ -62,7 +62,6 @@ class PeerHealth:
 
     @property
     def version(self) -> str:
-        """The version of its software, empty if unknown."""
         return self.access.version if self.access else self.card.version if self.card else ""
 
     @property
@@ -110,7 +109,6 @@ def fetch_peer_card(peer: PeerSettings, seconds: float) -> PeerCard | None:
 
 
 def permission_word(permission: options_pb2.Permission.ValueType) -> str:
-    """Return a permission as it is written in the configuration."""
     return options_pb2.Permission.Name(permission).removeprefix("PERMISSION_").lower()
 
 
@@ -245,7 +243,6 @@ def normalize_peer_url(url: str) -> str:
 
 
 def token_variable(name: str) -> str:
-    """Return the default environment variable for the token of a peer."""
     return f"CSTP_TOKEN_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
 
 
@@ -330,18 +327,7 @@ def agents_group(out: Output, seconds: float) -> None:
 @timeout_option
 @config_option
 @with_output
-def add_command(
-    out: Output,
-    url: str,
-    name: str | None,
-    role: str,
-    token_env: str | None,
-    categories: Sequence[str],
-    ca_file: Path | None,
-    card_key: Path | None,
-    dry_run: bool,
-    seconds: float,
-) -> None:
+def add_command(out: Output, url: str, dry_run: bool, seconds: float, **described: Any) -> None:
     """Add a peer by its agent card. Reads the card at URL, and writes the agent into federation.peers of the
     configuration file.
 
@@ -357,8 +343,10 @@ def add_command(
     path = current_state().config_path
     if path is None:
         raise click.UsageError("Name the configuration file with --config FILE or CSTP_CONFIG.")
-    new_peer = NewPeer(url, name, role, token_env, categories, ca_file, card_key)
-    current_state().endpoint = Endpoint(url, "the command line", new_peer.token, new_peer.variable, ca_file=ca_file)
+    new_peer = NewPeer(url, **described)
+    current_state().endpoint = Endpoint(
+        url, "the command line", new_peer.token, new_peer.variable, ca_file=new_peer.ca_file
+    )
     found = plan_peer(path, new_peer, seconds)
     if not dry_run:
         config.replace_file(path, found.text)
@@ -390,7 +378,6 @@ def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, wr
 
 
 def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
-    """Print the health of peers."""
     if not found:
         console.print("federation.peers names no agents; `cstp agents add URL` adds one.")
         return
@@ -436,10 +423,7 @@ def peer_to_json(item: PeerHealth) -> dict[str, Any]:
     """Return the health of a peer for --json."""
     configured = item.configured
     found: dict[str, Any] = {
-        "name": configured.name,
-        "url": configured.url,
-        "role": configured.role,
-        "categories": configured.categories,
+        **json_members(configured, "name", "url", "role", "categories"),
         "healthy": item.healthy,
         "status": str(item.status),
         "latencyMs": round(item.latency_ms, 1),
@@ -450,13 +434,7 @@ def peer_to_json(item: PeerHealth) -> dict[str, Any]:
         found["requestingAgent"] = item.access.requesting_agent
         found["permissions"] = [permission_word(each) for each in item.access.permissions]
     if item.card:
-        card = item.card
-        found["card"] = {
-            "name": card.name,
-            "version": card.version,
-            "description": card.description,
-            "skills": card.skills,
-        }
+        found["card"] = json_members(item.card, "name", "version", "description", "skills")
     if item.failure:
-        found["error"] = {"reason": item.failure.reason, "message": item.failure.message}
+        found["error"] = json_members(item.failure, "reason", "message")
     return found

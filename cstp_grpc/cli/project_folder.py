@@ -108,12 +108,10 @@ def open_project(folder: Path | None) -> ProjectFolder:
 
 
 def work_tree_root(folder: Path) -> Path:
-    """Return the root of the git work tree that contains a folder, or else the folder itself."""
     return find_work_tree(folder) or folder
 
 
 def current_user() -> str:
-    """Return the name of the user who runs the command."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

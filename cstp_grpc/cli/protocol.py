@@ -178,7 +178,6 @@ def check_command(
 
 
 def wait_for_decision(client: CstpClient, out: Output, approval_id: str) -> None:
-    """Return once an approval request is pending no more."""
     out.note(f"Waiting until the approval {approval_id} is decided on; Ctrl-C ends this.")
     pause = FIRST_PAUSE_SECONDS
     while client.get_approval(approval_id).status == types_pb2.APPROVAL_STATUS_PENDING:

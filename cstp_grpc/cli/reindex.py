@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, startup_errors_as_failures, with_output
-from cstp_grpc.cli.output import Output, progress_bar
+from cstp_grpc.cli.output import Output, json_members, progress_bar
 from cstp_grpc.common.extras import require_extra
 
 
@@ -34,14 +34,7 @@ def reindex_command(out: Output) -> None:
     with startup_errors_as_failures(), ExitStack() as opened:
         report = reindex_journal(settings, lambda total: opened.enter_context(progress_bar(out, "Embedding", total)))
     if out.json_wanted:
-        out.document(
-            {
-                "model": report.model,
-                "embedded": report.embedded,
-                "decisions": report.decisions,
-                "inUse": report.in_use,
-            }
-        )
+        out.document(json_members(report, "model", "embedded", "decisions", "in_use"))
         return
     out.line(
         f"{report.embedded} of {report.decisions} decisions were embedded with {report.model}; the others were before."

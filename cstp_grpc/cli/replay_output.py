@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.output import json_members, to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID
@@ -87,7 +87,6 @@ def effect_text(name: str, counts: GuardrailCounts) -> str:
 
 
 def instant_text(instant: datetime) -> str:
-    """Return an instant to the second, in UTC."""
     return f"{instant:%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -95,10 +94,7 @@ def summary_to_json(summary: ReplaySummary, version: str) -> dict[str, Any]:
     """Return a summary for --json."""
     return {
         "version": version,
-        "recorded": summary.recorded,
-        "withoutContent": summary.without_content,
-        "unknown": summary.unknown,
-        "newlyStopped": summary.newly_stopped,
+        **json_members(summary, "recorded", "without_content", "unknown", "newly_stopped"),
         "earliest": summary.earliest and json_instant(summary.earliest),
         "latest": summary.latest and json_instant(summary.latest),
         "recordedVersions": dict(summary.versions),
@@ -116,7 +112,6 @@ def summary_to_json(summary: ReplaySummary, version: str) -> dict[str, Any]:
 
 
 def example_to_json(example: ReplayedAction) -> dict[str, Any]:
-    """Return an example for --json."""
     recorded = example.recorded
     return {
         "entryId": recorded.entry_id,
@@ -131,17 +126,8 @@ def example_to_json(example: ReplayedAction) -> dict[str, Any]:
 
 
 def guardrail_to_json(name: str, counts: GuardrailCounts) -> dict[str, Any]:
-    """Return the counts of a guardrail for --json."""
-    return {
-        "id": name,
-        "severity": counts.severity and counts.severity.value,
-        "enforcement": counts.enforcement and counts.enforcement.value,
-        "fired": counts.fired,
-        "newlyFired": counts.newly_fired,
-        "noLongerFired": counts.no_longer_fired,
-        "stopped": counts.stopped,
-        "unknown": counts.unknown,
-    }
+    numbers = ("fired", "newly_fired", "no_longer_fired", "stopped", "unknown")
+    return {"id": name, **json_members(counts, "severity", "enforcement", *numbers)}
 
 
 def json_instant(instant: datetime) -> str:

@@ -185,7 +185,6 @@ class InteractiveReview:
         self._show_preview(learning, self.terms)
 
     def _show_preview(self, learning: Learning, terms: ReviewOptions) -> None:
-        """Print the change that accepting would make."""
         try:
             outcome = self.reviewer.review(replace(terms, dry_run=True).request(learning.id, ReviewVerdict.ACCEPT))
         except CstpError as error:
@@ -276,7 +275,6 @@ def learning_headline(learning: Learning) -> Text:
 
 
 def learning_details(learning: Learning) -> Text:
-    """Return the date, agent, paths and identifier of a learning."""
     lines = [f"{learning.at:%Y-%m-%d}, {learning.agent_id}, {', '.join(learning.paths)}", learning.id]
     if learning.unplaced_paths:
         lines.append(f"not in this project: {', '.join(learning.unplaced_paths)}")
@@ -284,7 +282,6 @@ def learning_details(learning: Learning) -> Text:
 
 
 def show_diff(out: Output, diff: str) -> None:
-    """Print a change to a node."""
     if not out.console.is_terminal:
         out.write_verbatim(diff)
         return

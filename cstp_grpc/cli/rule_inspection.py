@@ -44,7 +44,6 @@ PAGE_SIZE = 1000
 
 
 def files_or_server_options(command: Command) -> Command:
-    """Add PATH, and the options that choose a server."""
     return stack_options(
         click.argument("path", type=RULES_PATH, required=False),
         server_options,
@@ -253,7 +252,6 @@ def explain_by_files(
 
 
 def local_action(request: guardrails_pb2.ExplainGuardrailsRequest) -> Action:
-    """Return the action of a request, of the agent that it names or of nobody."""
     from cstp_grpc.contract.caller import Caller
     from cstp_grpc.core.guardrails.messages import parse_explained_action
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from cstp_grpc.cli.answer_fields import entry_text, enum_word, format_instant
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import print_check_answer
-from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.output import json_members, to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.contract.json_codec import to_json
@@ -57,17 +57,10 @@ def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
     """Return the guardrails of files for --json."""
     return [
         {
-            "id": rule.id,
-            "name": rule.name,
-            "severity": rule.severity.value,
-            "enforcement": rule.enforcement.value,
+            **json_members(rule, "id", "name", "severity", "enforcement"),
             "expires": rule.expires and rule.expires.isoformat().replace("+00:00", "Z"),
             "owner": rule.owner or rulebook.owner,
-            "tags": list(rule.tags),
-            "approvers": list(rule.approvers),
-            "message": rule.message,
-            "suggestion": rule.suggestion,
-            "description": rule.description,
+            **json_members(rule, "tags", "approvers", "message", "suggestion", "description"),
             "rulebook": rulebook.name,
             "file": rulebook.file,
             "line": rule.line,
@@ -114,7 +107,6 @@ def server_rule_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
 
 
 def print_inputs(console: Console, answer: guardrails_pb2.ListInputsResponse) -> None:
-    """Print the inputs that guardrails read."""
     if not answer.inputs:
         console.print("The guardrails read no inputs.")
         return

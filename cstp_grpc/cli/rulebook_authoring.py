@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, with_output
-from cstp_grpc.cli.output import Output, json_text, to_printable
+from cstp_grpc.cli.output import Output, json_members, json_text, to_printable
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
@@ -196,7 +196,9 @@ def print_results(
                 "version": rules.version,
                 "passed": len(results) - len(failed),
                 "failed": len(failed),
-                "tests": list(map(test_result_to_json, results)),
+                "tests": [
+                    json_members(each, "file", "line", "rulebook", "name", "passed", "failures") for each in results
+                ],
                 "coverage": list(map(coverage_to_json, coverage)),
             }
         )
@@ -306,7 +308,6 @@ def summarize_item(description: JsonObject) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Return a value as text: words as they are, anything else as JSON."""
     return value if isinstance(value, str) else json_text(value, indent=None)
 
 
@@ -319,12 +320,8 @@ def load_or_exit(out: Output, path: Path) -> RuleSet:
 
 
 def print_problems(out: Output, error: RulebookError) -> None:
-    """Print every problem in rulebooks: on standard error, or in a JSON document."""
     if out.json_wanted:
-        problems = [
-            {"file": each.file, "line": each.line, "where": each.where, "reason": each.reason}
-            for each in error.problems
-        ]
+        problems = [json_members(each, "file", "line", "where", "reason") for each in error.problems]
         out.document({"valid": False, "problems": problems})
         return
     for problem in error.problems:
@@ -334,17 +331,6 @@ def print_problems(out: Output, error: RulebookError) -> None:
 
 def count_tests(rules: RuleSet) -> int:
     return sum(len(each.tests) for each in rules.rulebooks)
-
-
-def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
-    return {
-        "file": result.file,
-        "line": result.line,
-        "rulebook": result.rulebook,
-        "name": result.name,
-        "passed": result.passed,
-        "failures": list(result.failures),
-    }
 
 
 def coverage_to_json(item: RuleCoverage) -> dict[str, object]:
@@ -358,7 +344,6 @@ def coverage_to_json(item: RuleCoverage) -> dict[str, object]:
 
 
 def diff_to_json(diff: RuleSetDiff) -> dict[str, object]:
-    """Return the differences between two rule sets for --json."""
     return {
         "oldVersion": diff.old_version,
         "newVersion": diff.new_version,
@@ -368,7 +353,6 @@ def diff_to_json(diff: RuleSetDiff) -> dict[str, object]:
 
 
 def item_diff_to_json(items: ItemDiff) -> dict[str, object]:
-    """Return the differences between guardrails or inputs for --json."""
     return {
         "added": dict(items.added),
         "removed": dict(items.removed),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import click
 
@@ -80,50 +80,14 @@ class AgentsFile:
 
 
 def parse_entry(content: Mapping[str, Any]) -> AgentEntry:
-    """Return the agent described by valid content."""
     ca_file, shown = (
         None if (path := content.get(key)) is None else Path(path) for key in ("ca_file", "client_certificate")
     )
     return AgentEntry(content["name"], content["url"], content.get("token"), ca_file, shown)
 
 
-CheckValue = Callable[[Any], str | None]
-"""Returns the problem with a value, or None if it is valid."""
-
-
-def check_text(value: Any) -> str | None:
-    return None if isinstance(value, str) and value else "must be a text that is not empty"
-
-
-def check_name(value: Any) -> str | None:
-    """Require a non-empty string of at most MAX_NAME_CHARACTERS."""
-    too_long = isinstance(value, str) and len(value) > MAX_NAME_CHARACTERS
-    return f"must have at most {MAX_NAME_CHARACTERS} characters" if too_long else check_text(value)
-
-
-def check_optional_text(value: Any) -> str | None:
-    """Require a string or null."""
-    return None if value is None or isinstance(value, str) else "must be a text"
-
-
-def check_seconds(value: Any) -> str | None:
-    # YAML has `.nan`, which is neither greater nor less than 0; `.inf` means no limit.
-    valid = is_number(value) and value > 0 and not math.isnan(value)
-    return None if valid else "must be a number of seconds greater than 0"
-
-
-def check_retries(value: Any) -> str | None:
-    valid = is_number(value) and isinstance(value, int) and 0 <= value <= MAX_RETRIES
-    return None if valid else f"must be a whole number from 0 to {MAX_RETRIES}"
-
-
-def check_list(value: Any) -> str | None:
-    """Require a list."""
-    return None if isinstance(value, list) else "must be a list"
-
-
-def check_mapping(value: Any) -> str | None:
-    return None if isinstance(value, Mapping) else "must be a mapping"
+Check: TypeAlias = tuple[Callable[[Any], bool], str]
+"""Whether a value is valid, and what is wrong with another one."""
 
 
 def is_number(value: Any) -> bool:
@@ -131,26 +95,45 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-FILE_CHECKS: Final[Mapping[str, CheckValue]] = {"agents": check_list, "defaults": check_mapping}
-ENTRY_CHECKS: Final[Mapping[str, CheckValue]] = {
-    "name": check_name,
-    "url": check_text,
-    "token": check_optional_text,
-    "ca_file": check_optional_text,
-    "client_certificate": check_optional_text,
+LIST: Final[Check] = (lambda value: isinstance(value, list), "must be a list")
+MAPPING: Final[Check] = (lambda value: isinstance(value, Mapping), "must be a mapping")
+TEXT: Final[Check] = (lambda value: isinstance(value, str) and value != "", "must be a text that is not empty")
+OPTIONAL_TEXT: Final[Check] = (lambda value: value is None or isinstance(value, str), "must be a text")
+SHORT: Final[Check] = (
+    lambda value: len(value) <= MAX_NAME_CHARACTERS,
+    f"must have at most {MAX_NAME_CHARACTERS} characters",
+)
+SECONDS: Final[Check] = (
+    # YAML has `.nan`, which is neither greater nor less than 0; `.inf` means no limit.
+    lambda value: is_number(value) and value > 0 and not math.isnan(value),
+    "must be a number of seconds greater than 0",
+)
+RETRIES: Final[Check] = (
+    lambda value: is_number(value) and isinstance(value, int) and 0 <= value <= MAX_RETRIES,
+    f"must be a whole number from 0 to {MAX_RETRIES}",
+)
+
+Checks: TypeAlias = Mapping[str, Sequence[Check]]
+"""The checks of the value of each known key, in their order."""
+FILE_CHECKS: Final[Checks] = {"agents": [LIST], "defaults": [MAPPING]}
+ENTRY_CHECKS: Final[Checks] = {
+    "name": [TEXT, SHORT],
+    "url": [TEXT],
+    "token": [OPTIONAL_TEXT],
+    "ca_file": [OPTIONAL_TEXT],
+    "client_certificate": [OPTIONAL_TEXT],
 }
+DEFAULTS_CHECKS: Final[Checks] = {"timeout_seconds": [SECONDS], "retry_count": [RETRIES]}
 REQUIRED_ENTRY_KEYS: Final = ("name", "url")
-DEFAULTS_CHECKS: Final[Mapping[str, CheckValue]] = {"timeout_seconds": check_seconds, "retry_count": check_retries}
 
 
 def find_file_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line for each invalid key of a file."""
     yield from find_mapping_problems(content, "", FILE_CHECKS)
     agents, defaults = content.get("agents"), content.get("defaults")
     entries = agents if isinstance(agents, list) else []
     for number, entry in enumerate(entries):
-        if problem := check_mapping(entry):
-            yield f"agents.{number}: {problem}"
+        if not isinstance(entry, Mapping):
+            yield f"agents.{number}: {MAPPING[1]}"
         else:
             yield from find_mapping_problems(entry, f"agents.{number}.", ENTRY_CHECKS, REQUIRED_ENTRY_KEYS)
     names = [entry["name"] for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("name"), str)]
@@ -161,21 +144,20 @@ def find_file_problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def find_mapping_problems(
-    content: Mapping[Any, Any], prefix: str, checks: Mapping[str, CheckValue], required: tuple[str, ...] = ()
+    content: Mapping[Any, Any], prefix: str, checks: Checks, required: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """Yield one line for each invalid key of a mapping; `prefix` precedes the key's name."""
     for key in required:
         if key not in content:
             yield f"{prefix}{key}: must be given"
     for key, value in content.items():
-        check = checks.get(key)
-        if check is None:
+        if key not in checks:
             # Imported here: only a mistake needs it.
             import difflib
 
             meant = difflib.get_close_matches(str(key), checks, n=1)
             yield f"{prefix}{key}: is not a known setting{f'; did you mean `{meant[0]}`?' if meant else ''}"
-        elif problem := check(value):
+        elif problem := next((problem for is_valid, problem in checks[key] if not is_valid(value)), None):
             yield f"{prefix}{key}: {problem}"
 
 
@@ -337,7 +319,6 @@ def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: Comman
 
 
 def existing_agents_files(named: Path | None, configuration: ConfigurationSource) -> list[Path]:
-    """Return the existing agents files, in search order."""
     if named:
         return [named]
     candidates = [
@@ -349,7 +330,6 @@ def existing_agents_files(named: Path | None, configuration: ConfigurationSource
 
 
 def find_agent(name: str, files: list[Path]) -> Endpoint:
-    """Return the agent with a name from the first file that has it."""
     known: list[str] = []
     for path in files:
         agents = read_agents(path)

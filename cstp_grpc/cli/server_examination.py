@@ -72,7 +72,6 @@ def check_peers(settings: Settings, seconds: float) -> Iterator[Diagnosis]:
 
 
 def judge_peer(health: PeerHealth) -> Diagnosis:
-    """Judge whether a peer can be asked all that this server asks."""
     peer = health.configured
     if not health.healthy:
         status = DiagnosisStatus.ERROR if peer.role == "required" else DiagnosisStatus.WARNING

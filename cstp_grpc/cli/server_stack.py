@@ -191,7 +191,6 @@ class WorkerProcesses(ProcessGroup):
 
     @property
     def target(self) -> str:
-        """The `host:port` for clients on this machine."""
         return join_host_port(dial_host(self._settings.grpc.host), self._settings.grpc.port)
 
     @property
@@ -205,7 +204,6 @@ class WorkerProcesses(ProcessGroup):
 
     @property
     def private_targets(self) -> list[str]:
-        """The same for every server."""
         return [join_host_port(LOOPBACK, reservation.port) for reservation in self._private]
 
     def start(self) -> None:
@@ -226,7 +224,6 @@ class WorkerProcesses(ProcessGroup):
             self._metrics.start(self._opened)
 
     def reload(self) -> None:
-        """Have every server read its files again."""
         for each in self.processes:
             each.request_reload()
 

@@ -31,7 +31,6 @@ def print_secret(console: Console, made: admin_pb2.CreateTokenResponse | admin_p
 
 
 def describe_new_token(token: admin_pb2.AgentToken) -> str:
-    """Return a line about a token that was just made."""
     agent = to_printable(token.agent)
     return (
         f"{token.id} is made for {agent}: {permission_words(token)}, until {format_instant(token.expires_at)}. "

@@ -41,7 +41,6 @@ ANNOUNCED_TOOLS: Final = "Edit|MultiEdit|Write|NotebookEdit"
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    """Return the entries that the settings of Claude Code need: a group of hooks for each event."""
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     return group_hooks(
         MOMENTS,

@@ -127,7 +127,6 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
 
 
 def find_edited_files(arguments: Mapping[str, Any], folder: str) -> Iterator[str]:
-    """Yield the files that the arguments of an editing tool name."""
     for name in PATH_ARGUMENTS:
         if path := read_text(arguments, name):
             yield path
@@ -148,7 +147,6 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    """Return the entries that the settings of Copilot need: a hook for each event."""
     del every_tool  # They always run for every tool, since VS Code knows no other way.
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}

@@ -110,7 +110,6 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    """Return the entries that the settings of Cursor need: a hook for each event."""
     hook = {"command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "failClosed": True}
     others = OTHER_TOOLS if every_tool else EDITED_TOOLS

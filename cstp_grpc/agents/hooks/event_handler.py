@@ -226,7 +226,6 @@ def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy)
 
 
 def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
-    """Return the parameters of an announcement without what tells where the code is."""
     params: dict[str, Any] = {
         "intent": describe_call(event, question),
         "metadata": question.inputs,

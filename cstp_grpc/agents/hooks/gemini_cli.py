@@ -117,7 +117,6 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    """Return the entries that the settings of Gemini CLI need: a group of hooks for each event."""
     # Other agents count seconds.
     timeout = agent_timeout(seconds) * 1000
     hook = {"name": "cstp", "type": "command", "command": command, "timeout": timeout}

@@ -104,7 +104,6 @@ def describe_warnings(verdict: JsonObject) -> str:
 
 
 def describe_denial(verdict: JsonObject) -> str:
-    """Return why a call is denied and what to do, for a model."""
     # What was assumed is most of what rules read: only what is missing decides.
     return cut_context(f"CSTP: {render_verdict({**quote_answer(verdict), 'assumed': []})}")
 
@@ -118,17 +117,14 @@ def describe_needed_approval(verdict: JsonObject) -> str:
 
 
 def describe_failure(why: str) -> str:
-    """Return that an event could not be dealt with, and why."""
     return f"CSTP could not be asked: {quote_text(why)}"
 
 
 def describe_filed(ids: Sequence[str]) -> str:
-    """Return which learnings were filed; empty without any."""
     return f"CSTP filed for review: {', '.join(map(quote_name, ids))}" if ids else ""
 
 
 def describe_unfiled(problems: Iterable[str]) -> str:
-    """Return why learnings were not filed, and what they look like."""
     listed = render_items("CSTP did not file what you learned", map(quote_text, problems))
     return f"{listed}\n\nState only what was not filed again, in this form:\n{FORM}"
 

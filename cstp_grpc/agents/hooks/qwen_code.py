@@ -47,7 +47,6 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    """Return the entries that the settings of Qwen Code need: a group of hooks for each event."""
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
     matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
