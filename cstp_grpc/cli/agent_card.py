@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, exit_with_error, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, target_scheme
@@ -118,11 +118,8 @@ def require_verified(out: Output, card: dict[str, Any], keys: list[PublicKey]) -
             if card.get(SIGNATURES_KEY)
             else "The card is not signed. Ask its operator for a signed one (agent.card_signing)."
         )
-        if out.json_wanted:
-            out.print_error({"reason": "CARD_NOT_VERIFIED", "message": message})
-        else:
-            out.note(f"Error: {message}")
-        click.get_current_context().exit(EXIT_NOT_VERIFIED)
+        document = {"reason": "CARD_NOT_VERIFIED", "message": message}
+        exit_with_error(click.get_current_context(), message, document, EXIT_NOT_VERIFIED)
     content, key = found
     out.note(to_printable(f"Verified: signed by the key {key.thumbprint}."))
     return content

@@ -28,9 +28,10 @@ from cstp_grpc.cli.audit_verification import (
 from cstp_grpc.cli.command_decorators import (
     FILE,
     LIMIT,
+    choice_option,
     config_option,
     current_state,
-    parse_instant,
+    instant_option,
     with_client,
     with_output,
 )
@@ -59,8 +60,8 @@ OVERLAP: Final = timedelta(seconds=30)
 `storage.write_timeout_seconds`."""
 MAX_REVIEWS: Final = 1000
 
-after_option = click.option("--after", type=parse_instant, metavar="DATE", help="From then on.")
-before_option = click.option("--before", type=parse_instant, metavar="DATE", help="Until then.")
+after_option = instant_option("--after", "From then on.")
+before_option = instant_option("--before", "Until then.")
 
 
 @click.command(name="tail")
@@ -117,9 +118,7 @@ def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
 
 
 @click.command(name="export")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="The form of the entries."
-)
+@choice_option("--format", FORMATS, "The form of the entries.", "form")
 @after_option
 @before_option
 @config_option

@@ -36,7 +36,8 @@ def print_calibration(console: Console, answer: pb2.GetCalibrationResponse) -> N
         console.print(f"Too few for figures, which need {answer.minimum}.")
     else:
         item = answer.calibration
-        came_true = rate_text(item.success_rate, item.success_interval)
+        interval = item.success_interval
+        came_true = f"{item.success_rate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
         console.print(f"On average {item.mean_confidence:.2f} was stated, and {came_true} came true.")
         console.print()
         console.print(reliability_table(item.buckets, console.width))
@@ -56,10 +57,6 @@ def headline_of_calibration(answer: pb2.GetCalibrationResponse) -> str:
 
 def count_decisions(count: int, *, truncated: bool = False) -> str:
     return f"{'The latest ' if truncated else ''}{count_noun(count, 'decision')}"
-
-
-def rate_text(rate: float, interval: pb2.EstimateInterval) -> str:
-    return f"{rate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
 
 
 def reliability_table(buckets: Sequence[pb2.ReliabilityBucket], width: int) -> TextTable:

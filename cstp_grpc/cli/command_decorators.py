@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.platform.config import Settings
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -110,6 +109,18 @@ def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
 
 def instant_option(name: str, description: str, parameter: str | None = None) -> Decorator:
     return click.option(name, parameter or name.lstrip("-"), type=parse_instant, metavar="DATE", help=description)
+
+
+def choice_option(name: str, choices: Iterable[str], description: str, parameter: str | None = None) -> Decorator:
+    """Return a decorator that adds an option with one of several words, by default the first."""
+    words = list(map(str, choices))
+    return click.option(
+        *filter(None, (name, parameter)),
+        type=click.Choice(words),
+        default=words[0],
+        show_default=True,
+        help=description,
+    )
 
 
 def seconds_option(default: float, description: str) -> Decorator:
@@ -312,13 +323,14 @@ def startup_errors_as_failures() -> Iterator[None]:
         raise click.ClickException(message) from error
 
 
-def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn:
+def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any], code: int = 1) -> NoReturn:
+    """Print an error on standard error and exit."""
     output = Output(json_wanted=ctx.obj.json_wanted)
     if output.json_wanted:
         output.print_error(document)
     else:
         output.note(f"Error: {message}")
-    ctx.exit(1)
+    ctx.exit(code)
 
 
 def current_state() -> CommandState:
@@ -356,12 +368,12 @@ ca_option = click.option(
 )
 
 
-def with_output(command: Callable[Concatenate[Output, P], None]) -> Command:
+def with_output(command: Command) -> Command:
     """Add the option --json to a command, and pass it the Output as its first argument."""
 
     @json_option
     @functools.wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapper(*args: Any, **kwargs: Any) -> None:
         command(Output(json_wanted=current_state().json_wanted), *args, **kwargs)
 
     return wrapper

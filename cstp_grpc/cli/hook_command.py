@@ -33,6 +33,7 @@ from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.cli.command_decorators import (
     FILE,
     Command,
+    choice_option,
     config_option,
     current_state,
     server_options,
@@ -55,19 +56,9 @@ def hook_options(command: Command) -> Command:
     """Add the options that say how events are answered."""
     return stack_options(
         click.option("--project", metavar="NAME", help="The project, as the server has it. [default: its only one]"),
-        click.option(
-            "--on-failure",
-            type=click.Choice([policy.value for policy in FailurePolicy]),
-            default=FailurePolicy.ASK.value,
-            show_default=True,
-            help="What to do if a tool call cannot be evaluated.",
-        ),
-        click.option(
-            "--approvals",
-            type=click.Choice([policy.value for policy in ApprovalPolicy]),
-            default=ApprovalPolicy.ASK.value,
-            show_default=True,
-            help="Who approves: the user of the agent, or (deny) people on the server only.",
+        choice_option("--on-failure", FailurePolicy, "What to do if a tool call cannot be evaluated."),
+        choice_option(
+            "--approvals", ApprovalPolicy, "Who approves: the user of the agent, or (deny) people on the server only."
         ),
         click.option(
             "--headless",

@@ -12,6 +12,7 @@ import click
 from cstp_grpc.cli.command_decorators import (
     CONFIDENCE,
     LIMIT,
+    choice_option,
     enum_choice,
     filter_options,
     instant_option,
@@ -279,14 +280,7 @@ def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool
 @click.option(
     "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="How many decisions at the most."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "mermaid", "svg"]),
-    default="text",
-    show_default=True,
-    help="How it is printed; `--json` prints it as data.",
-)
+@choice_option("--format", ["text", "mermaid", "svg"], "How it is printed; `--json` prints it as data.", "form")
 @with_client
 def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
     """Draw the decisions linked to a decision. Leaves out those that you may not read.

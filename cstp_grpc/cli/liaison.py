@@ -347,15 +347,12 @@ def share_command(
     """
     if context is None:
         raise click.UsageError("Say with --context or --context-json what to share.")
+    target = pillar if pillar.startswith(AGENT_PREFIX) else AGENT_PREFIX + pillar
     with exit_if_blocked(out):
         answer = client.liaison.share_context_to_agent(
-            source, liaison_agent_name(pillar), context, conversation_id=conversation, idempotency_key=key
+            source, target, context, conversation_id=conversation, idempotency_key=key
         )
     out.answer(answer, lambda console, shared: liaison_output.print_share(console, shared.share))
-
-
-def liaison_agent_name(pillar: str) -> str:
-    return pillar if pillar.startswith(AGENT_PREFIX) else AGENT_PREFIX + pillar
 
 
 @liaison_group.command()

@@ -190,13 +190,9 @@ def event_line(event: pb2.Event) -> Text:
 
 
 def event_facts(data: Mapping[str, object]) -> list[str]:
-    """Return the values of an event's data that are shown."""
-    return [str(join_if_list(data[name])) for name in SHOWN_EVENT_FIELDS if data.get(name)]
-
-
-def join_if_list(value: object) -> object:
-    """Return a list joined by spaces, any other value as it is."""
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+    """Return the values of an event's data that are shown; a list is joined by spaces."""
+    shown = [data[name] for name in SHOWN_EVENT_FIELDS if data.get(name)]
+    return [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in shown]
 
 
 def member_names(content: Struct) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options
+from cstp_grpc.cli.command_decorators import FILE, choice_option, config_option, current_state, server_options
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.platform.config.environment import command_environment, environment_without_settings
 
@@ -26,19 +26,11 @@ logger = logging.getLogger(__name__)
 @click.argument("command", nargs=-1, required=True)
 @click.option("--name", metavar="NAME", help="What the server is called; rules then know its tools as mcp__NAME__TOOL.")
 @click.option("--project", metavar="NAME", help="The project, as the server has it; paths are only announced with it.")
-@click.option(
-    "--on-failure",
-    type=click.Choice(["deny", "allow"]),
-    default="deny",
-    show_default=True,
-    help="What becomes of a call if the server cannot be asked.",
-)
-@click.option(
+@choice_option("--on-failure", ["deny", "allow"], "What becomes of a call if the server cannot be asked.")
+@choice_option(
     "--approvals",
-    type=click.Choice(["deny", "ask"]),
-    default="deny",
-    show_default=True,
-    help="Who approves: people on the server only, or (ask) whoever sits before the host, if it can show forms.",
+    ["deny", "ask"],
+    "Who approves: people on the server only, or (ask) whoever sits before the host, if it can show forms.",
 )
 @click.option(
     "--tools",

@@ -383,7 +383,8 @@ def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
         return
     table = TextTable()
     for item in found:
-        health = Text("healthy", style="green") if item.healthy else Text(failure_words(item), style="red")
+        failure = str(item.status).replace("_", " ")
+        health = Text("healthy", style="green") if item.healthy else Text(failure, style="red")
         table.add_row(
             item.configured.role,
             health,
@@ -391,10 +392,6 @@ def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
             entry_text(peer_headline(item), peer_details(item)),
         )
     console.print(table)
-
-
-def failure_words(item: PeerHealth) -> str:
-    return str(item.status).replace("_", " ")
 
 
 def peer_headline(item: PeerHealth) -> str:

@@ -102,13 +102,9 @@ def with_project(command: Callable[..., None]) -> Command:
 
 def open_project(folder: Path | None) -> ProjectFolder:
     current = Path.cwd()
-    root = work_tree_root(current) if folder is None else folder.absolute()
+    root = (find_work_tree(current) or current) if folder is None else folder.absolute()
     read_ignored = partial(read_ignored_folders, environment=inherited_environment(INHERITED_VARIABLES))
     return ProjectFolder(root, current if folder is None else root, ProjectTree(root, read_ignored=read_ignored))
-
-
-def work_tree_root(folder: Path) -> Path:
-    return find_work_tree(folder) or folder
 
 
 def current_user() -> str:

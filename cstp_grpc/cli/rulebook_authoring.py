@@ -103,7 +103,8 @@ def validate_command(out: Output, path: Path | None) -> None:
     """
     rules = load_or_exit(out, locate_rules(path))
     if out.json_wanted:
-        counts = {"guardrails": len(rules.guardrails), "inputs": len(rules.inputs), "tests": count_tests(rules)}
+        tests = sum(len(each.tests) for each in rules.rulebooks)
+        counts = {"guardrails": len(rules.guardrails), "inputs": len(rules.inputs), "tests": tests}
         out.document({"valid": True, "version": rules.version, **counts, "problems": []})
     for each in rules.rulebooks:
         parts = ((each.guardrails, "guardrail"), (each.inputs, "input"), (each.tests, "test"))
@@ -327,10 +328,6 @@ def print_problems(out: Output, error: RulebookError) -> None:
     for problem in error.problems:
         out.note(str(problem))
     out.note(f"{count_noun(len(error.problems), 'problem')}.")
-
-
-def count_tests(rules: RuleSet) -> int:
-    return sum(len(each.tests) for each in rules.rulebooks)
 
 
 def coverage_to_json(item: RuleCoverage) -> dict[str, object]:

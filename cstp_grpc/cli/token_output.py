@@ -53,7 +53,3 @@ def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> Non
         return Text(status, style=STATUS_STYLES[status]), entry_text(title, details)
 
     print_listing(console, found, row, "There are no such tokens.")
-
-
-def print_revoked(console: Console, token: admin_pb2.AgentToken) -> None:
-    console.print(f"{token.id} of {to_printable(token.agent)} is revoked.", soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cstp_grpc.cli.command_decorators import enum_choice, instant_option, with_client
+from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Permission
@@ -132,4 +133,5 @@ def revoke_command(console: Console, answer: admin_pb2.RevokeTokenResponse) -> N
     Example:
       cstp token revoke tok-0f3a9b2c4d5e6f708192
     """
-    token_output.print_revoked(console, answer.token)
+    token = answer.token
+    console.print(f"{token.id} of {to_printable(token.agent)} is revoked.", soft_wrap=True)
