@@ -28,7 +28,7 @@ from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.platform.child_process import GRACE_SECONDS
 from cstp_grpc.platform.config import Settings, count_bridges, count_workers, dial_host, join_host_port
 from cstp_grpc.platform.storage.locks import DataDirLock
-from cstp_grpc.server.deployment import INDEX_FOLDER, RULEBOOK_COPY, Deployment, WorkerTask
+from cstp_grpc.server.deployment import RULEBOOK_COPY, Deployment, WorkerTask
 from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ class WorkerProcesses(ProcessGroup):
                 opened.callback(os.close, memory)
             metrics = settings.metrics
             self._metrics = build_worker_metrics(opened, metrics, metrics.port, "metrics.port", number)
-            self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
         # The rules of an earlier run are not those with which a worker may begin.
         RulebookCopy(settings.data_dir / RULEBOOK_COPY).remove()
@@ -234,7 +233,6 @@ class WorkerProcesses(ProcessGroup):
             metrics_port=self._metrics.ports[index].port if self._metrics else None,
             limits_memory=self._limits_memory,
             vectors_memory=self._vectors_memory,
-            index_url=self._index_url,
             feeds_index=index == 0,
             rulebook_copy=self._settings.data_dir / RULEBOOK_COPY,
         )
@@ -279,21 +277,6 @@ def build_worker_metrics(
     collector = WorkerCollector(urls, None if token is None else token.get_secret_value())
     endpoint = MetricsEndpoint(collector, settings, MetricsPort(served, setting))
     return WorkerMetrics(ports, MetricsServer(endpoint))
-
-
-def start_index(opened: ExitStack, settings: Settings) -> str | None:
-    """Start the Chroma server of all workers and return its URL, or None if the settings need none."""
-    if settings.index.mode != "embedded":
-        return None
-    # Imported here: a supervisor without an index loads little besides the standard library.
-    from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaKeeper, find_free_port
-
-    # The workers get its URL in their task, so that it keeps the port when it is restarted.
-    port = find_free_port()
-    keeper = ChromaKeeper(ChildChromaServer(settings.data_dir / INDEX_FOLDER, port))
-    keeper.start()
-    opened.callback(keeper.stop)
-    return f"http://{LOOPBACK}:{port}"
 
 
 class ServerStack:

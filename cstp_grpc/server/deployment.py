@@ -40,10 +40,8 @@ class Deployment:
     """Descriptor of shared memory with the rate limit counters; None for counters of this process."""
     vectors_memory: int | None = None
     """Descriptor of shared memory with the vectors; None for memory of this process."""
-    index_url: str | None = None
-    """URL of the supervisor's Chroma server, in mode `embedded`; None if this process runs its own."""
     feeds_index: bool = True
-    """True if this process feeds the index; exactly one of the processes that share it does."""
+    """True if this process runs and feeds the index; exactly one of the processes that share it does."""
     rulebook_copy: Path | None = None
     """The file with the rulebooks that one of the processes loaded last; None for a single process."""
 

@@ -188,7 +188,12 @@ def children_of(pid: int) -> dict[str, int]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds children by /proc")
 def test_frozen_children_do_not_keep_the_server_from_stopping(home: Path) -> None:
     frozen = ("bridge", "cstp_grpc.core.decisions.search.chroma_main")
-    environment = {**ENVIRONMENT, "CSTP_INDEX__MODE": "embedded", "CSTP_GRPC__DRAIN_SECONDS": "1"}
+    environment = {
+        **ENVIRONMENT,
+        "CSTP_INDEX__MODE": "embedded",
+        "CSTP_INDEX__EXACT_LIMIT": "0",
+        "CSTP_GRPC__DRAIN_SECONDS": "1",
+    }
     with started("serve", "--dev", environment=environment) as process:
         process.wait_for(READY)
         wait_until(lambda: children_of(process.popen.pid).keys() >= set(frozen), "all children run")

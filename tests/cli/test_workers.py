@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import urllib.error
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
@@ -56,11 +56,16 @@ def serving(
 
 def children(process: Process, text: str) -> list[int]:
     """Return the process ids of a command's children whose command lines hold a text."""
+    return children_of([process.popen.pid], text)
+
+
+def children_of(parents: Sequence[int], text: str) -> list[int]:
+    """Return the process ids of the children of processes whose command lines hold a text."""
     found = subprocess.run(
         ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout
     rows = [line.split(maxsplit=2) for line in found.splitlines()]
-    return [int(pid) for pid, parent, command in rows if int(parent) == process.popen.pid and text in command]
+    return [int(pid) for pid, parent, command in rows if int(parent) in parents and text in command]
 
 
 def is_running(pid: int) -> bool:
@@ -430,6 +435,10 @@ def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
 CHROMA = "chroma_main"
 
 
+def chroma_servers(process: Process) -> list[int]:
+    return children_of(children(process, WORKER), CHROMA)
+
+
 def index_is_ready(target: str) -> bool:
     """Whether the worker at the end of a new connection has its index ready."""
     with closing(connect(target)) as caller:
@@ -459,13 +468,14 @@ def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
         with closing(connect(target)) as caller:
             for title in titles:
                 ok(caller.call("cstp.recordDecision", {"decision": {"title": title}}, TOKEN))
-        assert len(children(process, CHROMA)) == 1
+        wait_until(lambda: len(chroma_servers(process)) == 1, "there is one index")
         wait_until(all_ready, "the index of all workers is ready", BOUND)
         for title in titles:
             wait_until(partial(find_always, title), "every worker finds it")
-        os.kill(children(process, CHROMA)[0], signal.SIGKILL)
-        process.wait_for("the Chroma server failed")
+        killed = chroma_servers(process)
+        os.kill(killed[0], signal.SIGKILL)
         assert all(find(title) for title in titles)
+        wait_until(lambda: chroma_servers(process) not in ([], killed), "Chroma is started again")
         wait_until(all_ready, "the index is ready after the end of Chroma", BOUND)
         (feeding, *_) = children(process, WORKER)
         os.kill(feeding, signal.SIGKILL)
@@ -473,5 +483,5 @@ def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
         with closing(connect(target)) as caller:
             ok(caller.call("cstp.recordDecision", {"decision": {"title": "Decide on a sixth matter"}}, TOKEN))
         wait_until(lambda: all_ready() and find("Decide on a sixth matter"), "the index is ready", BOUND)
-        assert len(children(process, CHROMA)) == 1
+        assert len(chroma_servers(process)) == 1
         assert process.end() == 0

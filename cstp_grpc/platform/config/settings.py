@@ -192,7 +192,8 @@ class IndexSettings(SettingsSection):
     """The vector index. The journal can always rebuild it, and exact search answers without it."""
 
     mode: Literal["embedded", "http", "off"] = "embedded"
-    """`embedded` starts and supervises a Chroma server, `http` uses one by URL, `off` searches exactly always."""
+    """`embedded` runs a Chroma server once there are `exact_limit` decisions, `http` uses one by URL, and `off` always
+    searches exactly."""
     url: str | None = None
     """The Chroma server in mode `http`; it must serve this journal alone."""
     exact_limit: int = Field(default=300_000, ge=0)

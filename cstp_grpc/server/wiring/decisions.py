@@ -19,7 +19,6 @@ from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.chroma_process import (
     ChildChromaServer,
     ChromaServer,
-    ExternalChromaServer,
     SharedChromaServer,
 )
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
@@ -41,7 +40,7 @@ from cstp_grpc.platform.config.settings import StorageSettings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.platform.storage.subscriptions import ChangeFeed, WatchLimits
 from cstp_grpc.platform.stream_limit import StreamLimit
-from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
+from cstp_grpc.server.deployment import INDEX_FOLDER
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import INDEX_HEALTH
 from cstp_grpc.server.server_module import Module, SharedParts
@@ -112,7 +111,7 @@ def build_decisions_module(
             matrix_sync.refresh if shared.deployment.resident else loader.note_foreign_commit,
             feed.check_for_new,
         ],
-        health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
+        health={} if index is None else {INDEX_HEALTH: lambda: index.is_healthy},
         measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
@@ -141,7 +140,9 @@ def build_search_measures(
     return [
         rows,
         Measure(
-            "index_ready", "Whether the vector index serves searches.", read_value(lambda: index.state() == "ready")
+            "index_ready",
+            "Whether the vector index serves searches, or is not needed yet.",
+            read_value(lambda: index.is_healthy),
         ),
         Measure("index_lag_revisions", "Changes of the journal that the vector index does not have yet.", read_lag),
     ]
@@ -218,24 +219,12 @@ def build_index(
     shared: SharedParts, store: SqlDecisionStore, change_log: SqlChangeLog, matrix: VectorMatrix
 ) -> IndexSupervisor | None:
     """Build the configured index without starting it. Return None if search is always exact."""
-    model, dimensions = shared.embedder.model, shared.embedder.dimensions
-    server = build_chroma_server(shared.settings, shared.deployment)
-    if server is None:
+    embedder, settings, feeds = shared.embedder, shared.settings, shared.deployment.feeds_index
+    folder, server, start_size = settings.data_dir / INDEX_FOLDER, ChromaServer(settings.index.url), 0
+    if settings.index.mode == "off":
         return None
-    feeds = shared.deployment.feeds_index
-    feeding = IndexFeeder(store, change_log, model) if feeds else IndexFollower(store, model)
-    return IndexSupervisor(server, feeding, matrix, model, dimensions)
-
-
-def build_chroma_server(settings: Settings, deployment: Deployment) -> ChromaServer | None:
-    """Build the server of the index: an external one, that of our supervisor, or a child process of our own."""
-    match settings.index.mode:
-        case "off":
-            return None
-        case "http":
-            assert settings.index.url, "checked with the settings"
-            return ExternalChromaServer(settings.index.url)
-        case "embedded" if deployment.index_url:
-            return SharedChromaServer(deployment.index_url)
-        case "embedded":
-            return ChildChromaServer(settings.data_dir / INDEX_FOLDER)
+    if settings.index.mode == "embedded":
+        server = ChildChromaServer(folder) if feeds else SharedChromaServer(folder)
+        start_size = settings.index.exact_limit
+    feeding = IndexFeeder(store, change_log, embedder.model) if feeds else IndexFollower(store, embedder.model)
+    return IndexSupervisor(server, feeding, matrix, embedder.model, embedder.dimensions, start_size=start_size)

@@ -171,8 +171,9 @@ def test_asking_the_vector_index_is_a_part_of_the_search(tmp_path: Path, monkeyp
             assert caller.call("cstp.recordDecision", {"decision": {"title": title}}).result is not None
 
         def is_indexed() -> bool:
-            scraped = scrape(app.metrics_url)
-            return scraped.value("cstp_index_ready") == 1 and scraped.value("cstp_index_lag_revisions") == 0
+            # It has none while the index is not needed yet.
+            lag = scrape(app.metrics_url).families.get("cstp_index_lag_revisions")
+            return lag is not None and [sample.value for sample in lag.samples] == [0]
 
         wait_until(is_indexed, "all decisions are in the index")
         trace_id = new_trace()

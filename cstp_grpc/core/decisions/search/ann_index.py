@@ -5,7 +5,6 @@ It holds identifiers of passages and vectors only, and can always be rebuilt fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from cstp_grpc.core.decisions.store import Vector
@@ -46,19 +45,3 @@ def passage_id(decision_id: str, place: int) -> str:
 def decision_of_passage(passage: str) -> str:
     """Return the id of the decision that a passage belongs to."""
     return passage.partition("#")[0]
-
-
-class WritableAnnIndex(AnnIndex, Protocol):
-    """An index that can be written to."""
-
-    def upsert(self, ids: Sequence[str], vectors: Sequence[Vector], revision: int) -> None:
-        """Add or replace vectors and set the indexed revision. Raises IndexUnavailable."""
-
-    def remove(self, ids: Sequence[str]) -> None:
-        """Remove vectors; unknown ids are ignored. Raises IndexUnavailable."""
-
-    def count(self) -> int:
-        """Return how many passages the index holds. Raises IndexUnavailable."""
-
-    def reset(self) -> None:
-        """Remove everything and set `revision` to -1. Raises IndexUnavailable."""

@@ -108,7 +108,7 @@ with."""
 
 
 class ChromaIndex:
-    """The vectors of one model in a Chroma collection; fulfils `WritableAnnIndex`.
+    """The vectors of one model in a Chroma collection.
 
     The collection's metadata holds the indexed revision. Safe for many threads, of which one at a time may write.
     """
@@ -135,6 +135,7 @@ class ChromaIndex:
 
     @property
     def revision(self) -> int:
+        """The revision up to which all changes are indexed; -1 for none."""
         return self._revision
 
     def propose(self, vector: Vector, count: int) -> list[str]:

@@ -15,7 +15,6 @@ from cstp_grpc.core.decisions.passages import MAX_PASSAGES
 from cstp_grpc.core.decisions.search.ann_index import (
     IndexCorrupted,
     IndexUnavailable,
-    WritableAnnIndex,
     decision_of_passage,
     passage_id,
 )
@@ -41,7 +40,7 @@ ROUNDING = 1e-3
 """Tolerated difference of two cosine similarities. Chosen: far above float32 rounding, far below a wrong neighbour."""
 
 
-def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int) -> None:
+def check_soundness(index: ChromaIndex, matrix: VectorMatrix, at_least: int) -> None:
     """Check that an index contains what was fed to it. Raises IndexCorrupted, or IndexUnavailable.
 
     `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix are
@@ -86,6 +85,12 @@ class IndexUpdater(Protocol):
         Raises IndexBehind and IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
         """
 
+    def skip(self) -> None:
+        """Forget the changes that an index which is not needed yet would get; it is fed from the journal later.
+
+        Raises QueryFailed and Unavailable.
+        """
+
 
 class IndexFeeder:
     """Writes missing changes to an index, and removes them from the change log.
@@ -101,11 +106,8 @@ class IndexFeeder:
         self._outbox = outbox
         self._model = model
 
-    def feed(self, index: WritableAnnIndex, stopping: Callable[[], bool]) -> int:
-        """Feed an index until it is complete or `stopping` between batches; return how many it got.
-
-        Raises IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
-        """
+    def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
+        """Feed an index until it is complete or `stopping` between batches; raises as `IndexUpdater.feed` says."""
         count = 0
         # Each batch is a query of its own, since a transaction open for the whole feeding would keep the database from
         # cleaning up. Usually nothing has changed, which the newest revision shows faster than an empty batch.
@@ -135,6 +137,10 @@ class IndexFeeder:
         self._acknowledge(index.revision)
         return count
 
+    def skip(self) -> None:
+        while taken := self._outbox.peek(BATCH):
+            self._outbox.acknowledge([row.seq for row in taken])
+
     def _acknowledge(self, revision: int) -> None:
         # The number of a change is the revision that the decision got with it, so both can be compared.
         while taken := [row.seq for row in self._outbox.peek(BATCH) if row.seq <= revision]:
@@ -157,6 +163,9 @@ class IndexFollower:
         if index.revision < 0 or len(list(islice(self._store.index_rows(self._model, index.revision), BATCH))) == BATCH:
             raise IndexBehind
         return 0
+
+    def skip(self) -> None:
+        """Do nothing: the process that writes the index forgets the changes."""
 
 
 logger = logging.getLogger(__name__)
@@ -191,14 +200,19 @@ class IndexSupervisor:
         model: str,
         dimensions: int,
         feed_interval: float = FEED_INTERVAL,
+        start_size: int = 0,
     ) -> None:
-        """Create the supervisor; `matrix` must contain the journal by the time `start` is called."""
+        """Create the supervisor; `matrix` must contain the journal by the time `start` is called.
+
+        The server is started once there are `start_size` decisions: searches of fewer do not ask the index.
+        """
         self._server = server
         self._feeder = feeder
         self._matrix = matrix
         self._model = model
         self._dimensions = dimensions
         self._feed_interval = feed_interval
+        self._start_size = start_size
         # `_index` and `_state` are written by the thread, and by searches that fail; each assignment is atomic, and a
         # search that still uses an index closed meanwhile gets IndexUnavailable. All else belongs to the thread.
         self._index: ChromaIndex | None = None
@@ -242,8 +256,13 @@ class IndexSupervisor:
             logger.warning("the index was left to itself, because its server does not answer")
 
     def state(self) -> str:
-        """Return the state of the index: `ready`, `starting`, `rebuilding`, or `unavailable: ` and the reason."""
+        """Return the state: `idle`, `starting`, `rebuilding`, `ready`, or `unavailable: ` and the reason."""
         return self._state
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the index is ready, or not needed yet."""
+        return self._state in ("ready", "idle")
 
     @property
     def revision(self) -> int:
@@ -279,6 +298,7 @@ class IndexSupervisor:
             self._wake.set()
 
     def _run(self) -> None:
+        self._wait_until_needed()
         while not self._stopping.is_set():
             try:
                 self._run_until_failure()
@@ -290,6 +310,15 @@ class IndexSupervisor:
             self._stopping.wait(backoff_seconds(self._failures))
         self._index = None
         self._server.stop()
+
+    def _wait_until_needed(self) -> None:
+        while self._matrix.size < self._start_size and not self._stopping.is_set():
+            self._state = "idle"
+            try:
+                self._feeder.skip()
+            except CstpError as error:
+                logger.debug("the changes for the index are not forgotten yet: %s", error)
+            self._stopping.wait(self._feed_interval)
 
     def _run_until_failure(self) -> None:
         """Run the index until it fails, which raises IndexUnavailable, or until stopped."""
@@ -316,7 +345,7 @@ class IndexSupervisor:
             index.reset()
             self._rebuild_first = False
         if index.revision < 0:
-            if self._server.private and index.other_collections():
+            if self._server.is_private and index.other_collections():
                 raise IndexCorrupted("the index is of another model")
             self._state = "rebuilding"
             logger.info("building the index of %d decisions from the journal", self._matrix.size)

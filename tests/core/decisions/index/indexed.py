@@ -85,19 +85,19 @@ class IndexedJournal:
         self.supervisor = self.new_supervisor()
         self.started: list[IndexSupervisor] = []
 
-    def new_supervisor(self) -> IndexSupervisor:
-        feeder = IndexFeeder(self.store, self.outbox, self.embedder.model)
+    def new_supervisor(self, start_size: int = 0) -> IndexSupervisor:
+        feeder, embedder = IndexFeeder(self.store, self.outbox, self.embedder.model), self.embedder
         return IndexSupervisor(
-            self.server, feeder, self.matrix, self.embedder.model, self.embedder.dimensions, FEED_INTERVAL
+            self.server, feeder, self.matrix, embedder.model, embedder.dimensions, FEED_INTERVAL, start_size
         )
 
     def record(self, *titles: str) -> None:
         records = [ImportRecord(title, DecisionContent(title=title, visibility=Visibility.SHARED)) for title in titles]
         self.journal.import_batch(records, "alice", "req-1")
 
-    def start(self) -> None:
+    def start(self, start_size: int = 0) -> None:
         self.mirror.refresh()
-        self.supervisor = self.new_supervisor()
+        self.supervisor = self.new_supervisor(start_size)
         self.started.append(self.supervisor)
         self.supervisor.start()
 

@@ -21,7 +21,8 @@ from cstp_grpc.core.decisions.search.chroma_index import ChromaHttpClient
 from cstp_grpc.core.decisions.search.chroma_process import (
     LONGEST_PAUSE,
     ChildChromaServer,
-    ExternalChromaServer,
+    ChromaServer,
+    SharedChromaServer,
     backoff_seconds,
 )
 from tests.waiting import wait_until
@@ -123,6 +124,18 @@ def test_another_server_cannot_use_the_folder(server: ChildChromaServer, tmp_pat
     server.check()
 
 
+def test_other_processes_find_the_child_by_its_folder(server: ChildChromaServer, tmp_path: Path) -> None:
+    shared = SharedChromaServer(tmp_path / "index")
+    with pytest.raises(IndexUnavailable, match="has not been started"):
+        shared.start(threading.Event())
+    for _ in range(2):
+        url = start(server)
+        assert shared.start(threading.Event()) == url
+        server.stop()
+        with pytest.raises(IndexUnavailable, match="has not been started"):
+            shared.start(threading.Event())
+
+
 def test_a_port_that_was_taken_meanwhile_is_given_up(
     server: ChildChromaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +213,7 @@ def test_what_answers_at_a_url_must_be_chroma() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(IndexUnavailable, match="not a Chroma server"):
-            ExternalChromaServer(f"http://127.0.0.1:{listener.getsockname()[1]}").start(threading.Event())
+            ChromaServer(f"http://127.0.0.1:{listener.getsockname()[1]}").start(threading.Event())
         thread.join()
 
 

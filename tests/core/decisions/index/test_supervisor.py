@@ -18,7 +18,7 @@ import pytest
 from cstp_grpc.core.decisions.search import chroma_index, index_supervisor
 from cstp_grpc.core.decisions.search.ann_index import IndexUnavailable
 from cstp_grpc.core.decisions.search.chroma_index import ChromaHttpClient, ChromaIndex
-from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ExternalChromaServer
+from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaServer
 from tests.core.decisions.index.conftest import OpenJournal
 from tests.core.decisions.index.indexed import IndexedJournal
 from tests.waiting import wait_until
@@ -56,6 +56,20 @@ def test_it_takes_what_is_there_and_what_comes(journal: IndexedJournal) -> None:
     assert journal.proposals(PARROTS, 1) == [PARROTS]
     assert journal.found(PARROTS) == [PARROTS]
     wait_until(lambda: journal.outbox.depth() == 0, "the outbox is empty")
+
+
+def test_a_small_journal_needs_no_server(journal: IndexedJournal) -> None:
+    journal.record(*TITLES)
+    journal.start(start_size=len(TITLES) + 1)
+    journal.wait_for("idle")
+    wait_until(lambda: journal.outbox.depth() == 0, "the outbox is empty")
+    assert journal.supervisor.is_healthy
+    assert journal.chroma.pid is None
+    assert journal.found(TITLES[0]) == [TITLES[0]]
+    journal.record(PARROTS)
+    journal.wait_until_complete()
+    assert journal.proposals(PARROTS, 1) == [PARROTS]
+    assert journal.proposals(TITLES[0], 1) == [TITLES[0]]
 
 
 def test_before_it_is_ready_it_proposes_nothing_and_search_goes_on(journal: IndexedJournal) -> None:
@@ -265,7 +279,7 @@ def test_a_server_by_url_is_fed_and_what_else_is_in_it_left_alone(journal: Index
     try:
         url = chroma.start(threading.Event())
         ChromaIndex.open(url, "another model", 3).close()
-        journal.server = ExternalChromaServer(url)
+        journal.server = ChromaServer(url)
         journal.record(*TITLES)
         journal.start()
         journal.wait_until_complete()
@@ -289,7 +303,7 @@ def test_a_url_where_nothing_answers_is_tried_again(journal: IndexedJournal, tmp
     chroma = ChildChromaServer(tmp_path / "elsewhere")
     url = chroma.start(threading.Event())
     chroma.stop()
-    journal.server = ExternalChromaServer(url)
+    journal.server = ChromaServer(url)
     journal.start()
     journal.wait_for("unavailable: the Chroma server does not answer")
 
