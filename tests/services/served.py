@@ -18,6 +18,7 @@ from cstp_grpc.core.audit.servicer import AuditService
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
+from cstp_grpc.core.decisions.journal_transaction import JournalStores
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
@@ -98,9 +99,7 @@ class Served:
         trail, intents = SqlAuditTrail(database, writer), SqlIntentStore(database)
         matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
         journal = Journal(
-            store,
-            SqlHistoryStore(database),
-            SqlChangeLog(database, writer),
+            JournalStores(store, SqlHistoryStore(database), SqlChangeLog(database, writer)),
             writer,
             embedder,
             trail,

@@ -13,42 +13,16 @@ from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.contract.errors import Conflict, PermissionDenied
 from cstp_grpc.core.audit.model import AuditEvent, AuditSink
+from cstp_grpc.core.decisions import lifecycle, model
 from cstp_grpc.core.decisions.journal_reader import JournalReader, decision_not_found_error
-from cstp_grpc.core.decisions.journal_transaction import ChangeContext, CitationNotifier, JournalTransaction
-from cstp_grpc.core.decisions.lifecycle import (
-    ImportCandidate,
-    apply_review,
-    apply_update,
-    check_linkable,
-    draft_values,
-    has_same_content,
-    hash_content,
-    links_from,
-    make_import_candidate,
-    new_decision_id,
-    new_entry,
-    normalize_content,
-    normalize_links,
-    plan_import,
-    redact_decisions,
-    with_lesson,
-)
-from cstp_grpc.core.decisions.model import (
-    Decision,
-    DecisionContent,
-    DecisionHistory,
-    DecisionReview,
-    DeletedDecision,
-    ImportRecord,
-    ImportResult,
-    Links,
-    RemovalFilter,
+from cstp_grpc.core.decisions.journal_transaction import (
+    ChangeContext,
+    CitationNotifier,
+    JournalStores,
+    JournalTransaction,
 )
 from cstp_grpc.core.decisions.passages import PreparedTexts, decision_passages
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
-from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
-from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import (
     DeclaredLinks,
     ErasedRow,
@@ -75,9 +49,7 @@ class Journal(JournalReader):
 
     def __init__(
         self,
-        store: SqlDecisionStore,
-        history: SqlHistoryStore,
-        outbox: SqlChangeLog,
+        stores: JournalStores,
         writer: GroupCommitWriter,
         embedder: Embedder,
         sink: AuditSink,
@@ -86,8 +58,8 @@ class Journal(JournalReader):
         citations: CitationNotifier | None = None,
         erasure_listener: Callable[[Sequence[ErasedRow]], None] | None = None,
     ) -> None:
-        super().__init__(store, history, embedder, clock)
-        self._outbox = outbox
+        super().__init__(stores.decisions, stores.history, embedder, clock)
+        self._stores = stores
         self._writer = writer
         self._sink = sink
         self._listener = listener
@@ -96,7 +68,7 @@ class Journal(JournalReader):
         # Guards `_revision`, which threads of several calls raise after their commits, in any order.
         self._lock = threading.Lock()
         self._revision = 0
-        self._tokens = RevisionTokens(store.identity())
+        self._tokens = RevisionTokens(stores.decisions.identity())
 
     @property
     def revision(self) -> str:
@@ -105,13 +77,13 @@ class Journal(JournalReader):
 
     def record(
         self,
-        content: DecisionContent,
-        links: Links,
+        content: model.DecisionContent,
+        links: model.Links,
         caller: str,
         request_id: str,
         idempotency_key: str | None = None,
         key_name: str = "requestId",
-    ) -> Decision:
+    ) -> model.Decision:
         """Record a decision of the caller and return it; those of the caller it supersedes become superseded.
 
         Recording the same content under the same key again returns the existing decision in its present state. Raises
@@ -124,25 +96,27 @@ class Journal(JournalReader):
 
     def prepare_record(
         self,
-        content: DecisionContent,
-        links: Links,
+        content: model.DecisionContent,
+        links: model.Links,
         caller: str,
         request_id: str,
         idempotency_key: str | None,
         key_name: str = "requestId",
-    ) -> Callable[[UnitOfWork], JournalWrite[Decision]]:
+    ) -> Callable[[UnitOfWork], JournalWrite[model.Decision]]:
         """Return a function that records a decision within a transaction; `publish` its result. It raises Conflict.
 
         Texts are embedded before, which may raise QueryFailed.
         """
         change = self._change_context(caller, request_id)
-        content, links = normalize_content(content), normalize_links(links)
-        entry = new_entry(new_decision_id(), content, hash_content(content, links), caller, change.at)
+        content, links = lifecycle.normalize_content(content), lifecycle.normalize_links(links)
+        entry = lifecycle.new_entry(
+            lifecycle.new_decision_id(), content, lifecycle.hash_content(content, links), caller, change.at
+        )
         entry = replace(entry, decision=replace(entry.decision, links=links), idempotency_key=idempotency_key)
         # For a repeated request this is done in vain.
         prepared = self._prepare([entry.decision])
 
-        def job(transaction: JournalTransaction) -> Decision:
+        def job(transaction: JournalTransaction) -> model.Decision:
             known = transaction.find_recorded(idempotency_key) if idempotency_key is not None else None
             if known is not None:
                 return require_same_content(known, entry, key_name)
@@ -150,7 +124,7 @@ class Journal(JournalReader):
                 raise Conflict(f"{key_name} was used to record a decision that is deleted")
             transaction.insert([entry])
             transaction.put_vectors(self._embedder.model, [prepared.vectors_of(entry.decision)])
-            if links != Links():
+            if links != model.Links():
                 transaction.declare([DeclaredLinks(entry.decision.id, links)])
             transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
             return entry.decision
@@ -165,7 +139,7 @@ class Journal(JournalReader):
         caller: str,
         request_id: str,
         idempotency_key: str | None = None,
-    ) -> Decision:
+    ) -> model.Decision:
         """Set outcome and lesson of a decision that the caller may read; None keeps the present lesson.
 
         Its status becomes reviewed unless it is superseded. Earlier reviews stay in its history. The same review under
@@ -176,15 +150,15 @@ class Journal(JournalReader):
         lesson = None if notes is None else replace_unstorable(notes)
         present = self._store.get(decision_id)
         readable = present is not None and self._store.may_read(present, caller)
-        prepared = self._prepare([with_lesson(present, outcome, lesson)] if present and readable else [])
+        prepared = self._prepare([lifecycle.with_lesson(present, outcome, lesson)] if present and readable else [])
 
-        def job(transaction: JournalTransaction) -> Decision:
+        def job(transaction: JournalTransaction) -> model.Decision:
             entry = self._readable_entry(transaction, decision_id, caller)
             known = None if idempotency_key is None else transaction.find_review(decision_id, idempotency_key)
             if known is not None:
                 require_same_review(known, outcome, lesson)
                 return entry.decision
-            after = apply_review(entry, outcome, lesson, change.at)
+            after = lifecycle.apply_review(entry, outcome, lesson, change.at)
             transaction.update([after])
             transaction.add_review(after.decision, idempotency_key)
             if decision_passages(after.decision) != decision_passages(entry.decision):
@@ -193,17 +167,17 @@ class Journal(JournalReader):
             transaction.notify_cited_agents(after.decision)
             return after.decision
 
-        return redact_decisions(self._store, [self._write(change, job)], caller)[0]
+        return lifecycle.redact_decisions(self._store, [self._write(change, job)], caller)[0]
 
     def update(
         self,
         decision_id: str,
-        changes: DecisionContent,
+        changes: model.DecisionContent,
         names: Sequence[str],
         expected_revision: int | None,
         caller: str,
         request_id: str,
-    ) -> tuple[Decision, DecisionHistory]:
+    ) -> tuple[model.Decision, model.DecisionHistory]:
         """Set the named fields of a decision of the caller, and return it with its history.
 
         The former content is kept; an update that changes nothing makes no revision. Raises NotFound, InvalidArgument
@@ -212,15 +186,15 @@ class Journal(JournalReader):
         """
         change = self._change_context(caller, request_id)
         present = self._store.get(decision_id)
-        draft = None if present is None else replace(present, **draft_values(changes, names))
+        draft = None if present is None else replace(present, **lifecycle.draft_values(changes, names))
         changes_passages = present and draft and decision_passages(present) != decision_passages(draft)
         prepared = self._prepare([draft] if draft and changes_passages else [])
 
-        def job(transaction: JournalTransaction) -> Decision:
+        def job(transaction: JournalTransaction) -> model.Decision:
             before = self._own_entry(transaction, decision_id, caller)
-            after = apply_update(before, changes, names)
+            after = lifecycle.apply_update(before, changes, names)
             # Without the expected revision: it may be the repetition of an update whose answer was lost.
-            if has_same_content(before, after):
+            if lifecycle.has_same_content(before, after):
                 return before.decision
             if expected_revision not in (None, revision := transaction.read_revision(decision_id)):
                 raise Conflict(
@@ -237,20 +211,27 @@ class Journal(JournalReader):
         updated = self._write(change, job)
         return updated, self._read_history(updated, caller)
 
-    def link(self, decision_id: str, added: Links, removed: Links, caller: str, request_id: str) -> Decision:
+    def link(
+        self, decision_id: str, added: model.Links, removed: model.Links, caller: str, request_id: str
+    ) -> model.Decision:
         """Add links from a decision of the caller to readable ones, remove others, and return the decision.
 
         Raises NotFound, also for a decision to link to that the caller may not read, PermissionDenied for another's
         shared decision, and InvalidArgument for a link to itself or too many links.
         """
-        added, removed = normalize_links(added), normalize_links(removed)
+        added, removed = lifecycle.normalize_links(added), lifecycle.normalize_links(removed)
 
-        def job(transaction: JournalTransaction) -> Decision:
+        def job(transaction: JournalTransaction) -> model.Decision:
             before = self._own_entry(transaction, decision_id, caller)
-            present, wanted = links_from(decision_id, before.decision.links), links_from(decision_id, added)
+            present, wanted = (
+                lifecycle.links_from(decision_id, before.decision.links),
+                lifecycle.links_from(decision_id, added),
+            )
             new = [link for link in wanted if link not in present]
-            old = [link for link in links_from(decision_id, removed) if link in present and link not in wanted]
-            check_linkable(before.decision, wanted, old)
+            old = [
+                link for link in lifecycle.links_from(decision_id, removed) if link in present and link not in wanted
+            ]
+            lifecycle.check_linkable(before.decision, wanted, old)
             targets = transaction.load({link.to_id for link in new})
             for link in new:
                 if link.to_id not in targets or not self._store.may_read(targets[link.to_id].decision, caller):
@@ -270,13 +251,13 @@ class Journal(JournalReader):
 
         return self._write(self._change_context(caller, request_id), job)
 
-    def delete(self, decision_id: str, caller: str, request_id: str) -> DeletedDecision:
+    def delete(self, decision_id: str, caller: str, request_id: str) -> model.DeletedDecision:
         """Delete a decision of the caller, or return what is left of one that is deleted already.
 
         Raises NotFound, and PermissionDenied for another's shared decision.
         """
 
-        def job(transaction: JournalTransaction) -> DeletedDecision:
+        def job(transaction: JournalTransaction) -> model.DeletedDecision:
             deleted = transaction.find_deleted([decision_id]).get(decision_id)
             if deleted is not None and deleted.agent == caller:
                 return deleted
@@ -287,7 +268,13 @@ class Journal(JournalReader):
         return self._write(self._change_context(caller, request_id), job)
 
     def remove(
-        self, conditions: RemovalFilter, limit: int, reason: str, caller: str, request_id: str, owner: str | None = None
+        self,
+        conditions: model.RemovalFilter,
+        limit: int,
+        reason: str,
+        caller: str,
+        request_id: str,
+        owner: str | None = None,
     ) -> int:
         """Delete up to `limit` decisions that meet conditions, whoever they belong to, and return their number.
 
@@ -304,15 +291,17 @@ class Journal(JournalReader):
 
         return self._write(self._change_context(caller, request_id), job)
 
-    def share(self, decision_id: str, caller: str, request_id: str) -> Decision:
+    def share(self, decision_id: str, caller: str, request_id: str) -> model.Decision:
         """Share a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
         return self._set_visibility(decision_id, Visibility.SHARED, self._change_context(caller, request_id))
 
-    def unshare(self, decision_id: str, caller: str, request_id: str) -> Decision:
+    def unshare(self, decision_id: str, caller: str, request_id: str) -> model.Decision:
         """Unshare a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
         return self._set_visibility(decision_id, Visibility.PRIVATE, self._change_context(caller, request_id))
 
-    def import_batch(self, records: Sequence[ImportRecord], caller: str, request_id: str) -> Sequence[ImportResult]:
+    def import_batch(
+        self, records: Sequence[model.ImportRecord], caller: str, request_id: str
+    ) -> Sequence[model.ImportResult]:
         """Import records in their order, all or none, and return the result of each.
 
         The caller and the source identify a decision: one with the same content is kept, one with another content is
@@ -320,14 +309,14 @@ class Journal(JournalReader):
         QueryFailed if the embedder fails.
         """
         change = self._change_context(caller, request_id)
-        candidates = [make_import_candidate(record, caller) for record in records]
+        candidates = [lifecycle.make_import_candidate(record, caller) for record in records]
         present = self._store.embedded_decisions(self._embedder.model, [item.decision_id for item in candidates])
         prepared = self._prepare_import(candidates, present, change)
 
-        def job(transaction: JournalTransaction) -> Sequence[ImportResult]:
+        def job(transaction: JournalTransaction) -> Sequence[model.ImportResult]:
             ids = {item.decision_id for item in candidates}
             known, deleted = transaction.load(ids), transaction.find_deleted(ids)
-            merged = plan_import(candidates, known, deleted, caller, change.at)
+            merged = lifecycle.plan_import(candidates, known, deleted, caller, change.at)
             entries = merged.entries
             for key in known.keys() & entries.keys():
                 transaction.keep_former(known[key], entries[key])
@@ -351,7 +340,7 @@ class Journal(JournalReader):
 
         return self._write(change, job)
 
-    def refresh_passages(self, decisions: Sequence[Decision]) -> None:
+    def refresh_passages(self, decisions: Sequence[model.Decision]) -> None:
         """Make the vectors and terms of decisions anew by the present rules; their content stays unchanged.
 
         Each gets a new revision, by which other servers and the index learn of it. Raises QueryFailed if the embedder
@@ -367,25 +356,28 @@ class Journal(JournalReader):
 
         self._write(self._change_context("", ""), job)
 
-    def _prepare(self, decisions: Iterable[Decision]) -> PreparedTexts:
+    def _prepare(self, decisions: Iterable[model.Decision]) -> PreparedTexts:
         prepared = PreparedTexts(self._embedder)
         prepared.prepare(decisions)
         return prepared
 
     def _prepare_import(
-        self, candidates: Sequence[ImportCandidate], present: Mapping[str, Decision], change: ChangeContext
+        self,
+        candidates: Sequence[lifecycle.ImportCandidate],
+        present: Mapping[str, model.Decision],
+        change: ChangeContext,
     ) -> PreparedTexts:
         """Embed what the import of candidates is going to change, as far as it can be known before the transaction."""
         entries = {key: JournalEntry(item, item.status, "") for key, item in present.items()}
-        planned = plan_import(candidates, entries, {}, change.caller, change.at).entries
+        planned = lifecycle.plan_import(candidates, entries, {}, change.caller, change.at).entries
         return self._prepare(
             entry.decision
             for key, entry in planned.items()
             if key not in present or decision_passages(present[key]) != decision_passages(entry.decision)
         )
 
-    def _set_visibility(self, decision_id: str, visibility: Visibility, change: ChangeContext) -> Decision:
-        def job(transaction: JournalTransaction) -> Decision:
+    def _set_visibility(self, decision_id: str, visibility: Visibility, change: ChangeContext) -> model.Decision:
+        def job(transaction: JournalTransaction) -> model.Decision:
             entry = self._own_entry(transaction, decision_id, change.caller)
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
@@ -425,10 +417,8 @@ class Journal(JournalReader):
         def run(unit_of_work: UnitOfWork) -> JournalWrite[T]:
             # First of all, before the job reads: what it reads then stays valid until the commit, and two servers
             # cannot deadlock. See `GlobalWriteLock`.
-            self._outbox.hold(unit_of_work)
-            transaction = JournalTransaction(
-                unit_of_work, self._store, self._history, self._outbox, self._sink, change, self._citations
-            )
+            self._stores.changes.hold(unit_of_work)
+            transaction = JournalTransaction(unit_of_work, self._stores, self._sink, change, self._citations)
             return JournalWrite(job(transaction), transaction.rows(self._embedder.model), transaction.erased)
 
         return run
@@ -448,14 +438,14 @@ class Journal(JournalReader):
                 self._revision = max(self._revision, *changed)
 
 
-def require_same_content(known: JournalEntry, entry: JournalEntry, key_name: str) -> Decision:
+def require_same_content(known: JournalEntry, entry: JournalEntry, key_name: str) -> model.Decision:
     """Return the decision recorded under a key. Raises Conflict if its content is different."""
     if known.content_hash != entry.content_hash:
         raise Conflict(f"{key_name} was used to record another decision")
     return known.decision
 
 
-def require_same_review(known: DecisionReview, outcome: Outcome, notes: str | None) -> None:
+def require_same_review(known: model.DecisionReview, outcome: Outcome, notes: str | None) -> None:
     """Raise Conflict if the review made under a key has another outcome or lesson."""
     if known.outcome is not outcome or (notes is not None and known.notes != (notes or None)):
         raise Conflict("requestId was used for another review of the decision")

@@ -23,7 +23,7 @@ from cstp_grpc.core.decisions.model import (
     DuplicateReport,
     JournalChange,
     LinkType,
-    estimate_content_size,
+    content_texts,
 )
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
@@ -31,7 +31,7 @@ from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import RunBlocking
-from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest
+from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest, estimate_message_bytes
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
 DUPLICATE_SIMILARITY = 0.9
@@ -126,7 +126,7 @@ class JournalReader:
         own = decision.agent == caller
         history = self._history.read_history(decision.id, MAX_SHOWN_REVIEWS, MAX_SHOWN_FORMER if own else 0)
         # The latest ones that fit together.
-        sizes = accumulate(estimate_content_size(item.content) for item in history.former)
+        sizes = accumulate(estimate_message_bytes(content_texts(item.content)) for item in history.former)
         shown = sum(size <= MAX_FORMER_BYTES for size in sizes)
         return replace(history, former=history.former[:shown])
 

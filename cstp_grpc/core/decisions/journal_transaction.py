@@ -43,6 +43,15 @@ class CitationNotifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class JournalStores:
+    """The stores that a change of the journal writes to."""
+
+    decisions: SqlDecisionStore
+    history: SqlHistoryStore
+    changes: SqlChangeLog
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeContext:
     """The context of a change: the calling agent, the request id and the instant."""
 
@@ -61,18 +70,14 @@ class JournalTransaction:
     def __init__(
         self,
         unit_of_work: UnitOfWork,
-        store: SqlDecisionStore,
-        history: SqlHistoryStore,
-        outbox: SqlChangeLog,
+        stores: JournalStores,
         sink: AuditSink,
         change: ChangeContext,
         citations: CitationNotifier | None = None,
     ) -> None:
         self._unit_of_work = unit_of_work
         self._citations = citations
-        self._store = store
-        self._history = history
-        self._outbox = outbox
+        self._store, self._history, self._outbox = stores.decisions, stores.history, stores.changes
         self._sink = sink
         self._change = change
         # Belongs to one transaction, which runs on the writer's thread alone; so no lock.
@@ -95,11 +100,9 @@ class JournalTransaction:
         self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def update(self, entries: Sequence[JournalEntry]) -> None:
-        """Replace decisions."""
         self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def put_vectors(self, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
-        """Store the vectors of decisions by id."""
         self._store.put_vectors(self._unit_of_work, model, vectors)
 
     def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
@@ -124,7 +127,6 @@ class JournalTransaction:
         self._history.add_review(self._unit_of_work, decision.id, review, request_key)
 
     def read_revision(self, decision_id: str) -> int:
-        """Return the number of the present content of a decision."""
         return self._history.read_revision(self._unit_of_work, decision_id)
 
     def check_superseding(self, decision_id: str, added: Sequence[DecisionLink]) -> None:
@@ -156,7 +158,6 @@ class JournalTransaction:
             self._history.add_former(self._unit_of_work, before.decision.id, content_of(before), self._change.at)
 
     def find_removable(self, conditions: RemovalFilter, limit: int) -> list[str]:
-        """Return the ids of up to `limit` decisions that meet conditions."""
         return self._store.find_removable(self._unit_of_work, conditions, limit)
 
     def delete(self, entry: JournalEntry, owner: str | None = None) -> DeletedDecision:
@@ -182,7 +183,6 @@ class JournalTransaction:
         return self._history.find_deleted(self._unit_of_work, list(ids))
 
     def was_deleted(self, idempotency_key: str) -> bool:
-        """Return True if a decision that the caller recorded under a key is deleted."""
         return self._history.was_deleted(self._unit_of_work, self._change.caller, idempotency_key)
 
     def restore(self, entries: Sequence[JournalEntry]) -> None:

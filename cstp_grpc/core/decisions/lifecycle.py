@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,19 +13,7 @@ from typing import Any
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.core.decisions.model import (
-    Decision,
-    DecisionContent,
-    DecisionFilter,
-    DecisionLink,
-    DecisionReview,
-    ImportAction,
-    ImportRecord,
-    ImportResult,
-    Links,
-    LinkType,
-    Reason,
-)
+from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry
 
@@ -43,7 +31,7 @@ def decision_id_for_source(agent: str, source: str) -> str:
     return f"dec-{hash_canonical_json([agent, source])[:20]}"
 
 
-def hash_content(content: DecisionContent, links: Links, superseded_by: tuple[str, ...] = ()) -> str:
+def hash_content(content: model.DecisionContent, links: model.Links, superseded_by: tuple[str, ...] = ()) -> str:
     """Return the SHA-256, in hexadecimal, of a normalized content and its links.
 
     Absent and empty values are left out, so that a field added to the contract later changes no existing hash.
@@ -58,7 +46,7 @@ def hash_canonical_json(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def normalize_content(content: DecisionContent) -> DecisionContent:
+def normalize_content(content: model.DecisionContent) -> model.DecisionContent:
     """Return a content in the form in which it is stored, so that equal decisions have equal hashes.
 
     Empty texts become None, tags are unique, the date is in UTC, and characters that no database stores are replaced by
@@ -79,10 +67,9 @@ def normalize_content(content: DecisionContent) -> DecisionContent:
     )
 
 
-def normalize_reason(reason: Reason) -> Reason:
-    """Return a reason in the form in which it is stored."""
+def normalize_reason(reason: model.Reason) -> model.Reason:
     strength = None if reason.strength is None else float(reason.strength)
-    return Reason(replace_unstorable(reason.type), replace_unstorable(reason.text), strength)
+    return model.Reason(replace_unstorable(reason.type), replace_unstorable(reason.text), strength)
 
 
 def normalize_optional_text(text: str | None) -> str | None:
@@ -90,11 +77,14 @@ def normalize_optional_text(text: str | None) -> str | None:
     return replace_unstorable(text) if text else None
 
 
-def normalize_links(links: Links) -> Links:
+def normalize_links(links: model.Links) -> model.Links:
     """Return links in the form in which they are stored: sorted by id, each once."""
-    return Links(
-        sorted_unique_ids(links.supersedes), sorted_unique_ids(links.depends_on), sorted_unique_ids(links.relates_to)
-    )
+    return convert_links(links, sorted_unique_ids)
+
+
+def convert_links(links: model.Links, convert: Callable[[tuple[str, ...]], Iterable[str]]) -> model.Links:
+    """Return links with the ids of each kind converted."""
+    return model.Links(*(tuple(convert(getattr(links, kind.value))) for kind in model.LinkType))
 
 
 def sorted_unique_ids(ids: Iterable[str]) -> tuple[str, ...]:
@@ -106,7 +96,7 @@ def unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(replace_unstorable(text) for text in texts))
 
 
-def initial_status(content: DecisionContent) -> DecisionStatus:
+def initial_status(content: model.DecisionContent) -> DecisionStatus:
     if content.status is not None:
         return content.status
     return DecisionStatus.DECIDED if content.outcome is None else DecisionStatus.REVIEWED
@@ -126,9 +116,13 @@ def with_status(entry: JournalEntry, *, superseded: bool) -> JournalEntry:
     return replace(entry, decision=replace(entry.decision, status=status))
 
 
+STATED_FIELDS = tuple(field.name for field in fields(model.DecisionContent))
+"""The fields of a content, which a decision has, too."""
+
+
 def new_entry(
     decision_id: str,
-    content: DecisionContent,
+    content: model.DecisionContent,
     content_hash: str,
     agent: str,
     at: datetime,
@@ -137,29 +131,14 @@ def new_entry(
 ) -> JournalEntry:
     """Return the entry of a decision that is added to the journal at `at`, its default date."""
     status = initial_status(content)
-    decision = Decision(
-        id=decision_id,
-        title=content.title,
-        status=status,
-        date=content.date or at,
-        agent=agent,
-        visibility=content.visibility,
-        context=content.context,
-        category=content.category,
-        stakes=content.stakes,
-        confidence=content.confidence,
-        outcome=content.outcome,
-        notes=content.notes,
-        reasons=content.reasons,
-        tags=content.tags,
-        project=content.project,
-        source=source,
-        review_by=content.review_by,
+    stated = {name: getattr(content, name) for name in STATED_FIELDS}
+    decision = model.Decision(
+        id=decision_id, agent=agent, source=source, **{**stated, "status": status, "date": content.date or at}
     )
     return JournalEntry(decision, status, content_hash)
 
 
-def apply_import(entry: JournalEntry, content: DecisionContent, content_hash: str) -> JournalEntry:
+def apply_import(entry: JournalEntry, content: model.DecisionContent, content_hash: str) -> JournalEntry:
     """Return an imported decision with new content from its source.
 
     The source wins for everything it states. Changes made here are kept: the visibility is that of the first import
@@ -174,31 +153,16 @@ def apply_import(entry: JournalEntry, content: DecisionContent, content_hash: st
     return with_status(replace(fresh, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
-UPDATABLE_FIELDS = frozenset(
-    {
-        "title",
-        "context",
-        "category",
-        "stakes",
-        "confidence",
-        "status",
-        "date",
-        "reasons",
-        "tags",
-        "project",
-        "review_by",
-    }
-)
+UPDATABLE_FIELDS = frozenset(STATED_FIELDS) - {"outcome", "notes", "visibility"}
 """The fields of a content that an update may change; reviews and sharing change the others."""
 
 REQUIRED_FIELDS = frozenset({"title", "status", "date"})
 """The fields that an update cannot remove."""
 
 
-def content_of(entry: JournalEntry) -> DecisionContent:
-    item = entry.decision
-    names = (field.name for field in fields(DecisionContent) if field.name != "status")
-    return DecisionContent(status=entry.stated_status, **{name: getattr(item, name) for name in names})
+def content_of(entry: JournalEntry) -> model.DecisionContent:
+    stated = {name: getattr(entry.decision, name) for name in STATED_FIELDS}
+    return model.DecisionContent(**{**stated, "status": entry.stated_status})
 
 
 def has_same_content(before: JournalEntry, after: JournalEntry) -> bool:
@@ -206,7 +170,7 @@ def has_same_content(before: JournalEntry, after: JournalEntry) -> bool:
     return replace(content_of(before), visibility=after.decision.visibility) == content_of(after)
 
 
-def apply_update(entry: JournalEntry, changes: DecisionContent, names: Iterable[str]) -> JournalEntry:
+def apply_update(entry: JournalEntry, changes: model.DecisionContent, names: Iterable[str]) -> JournalEntry:
     """Return an entry with the named fields of `changes`.
 
     Raises InvalidArgument if a name is none of UPDATABLE_FIELDS, or a required field has no value.
@@ -219,13 +183,13 @@ def apply_update(entry: JournalEntry, changes: DecisionContent, names: Iterable[
     return with_status(after, superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
-def draft_values(changes: DecisionContent, names: Sequence[str]) -> dict[str, Any]:
+def draft_values(changes: model.DecisionContent, names: Sequence[str]) -> dict[str, Any]:
     """Return the fields of an update that are part of the passages."""
     new = normalize_content(changes)
     return {name: getattr(new, name) for name in ("title", "context", "notes", "outcome") if name in names}
 
 
-def is_updatable(name: str, changes: DecisionContent) -> bool:
+def is_updatable(name: str, changes: model.DecisionContent) -> bool:
     """Return True if an update may set a field as `changes` has it. Raises InvalidArgument if not."""
     if name not in UPDATABLE_FIELDS:
         raise InvalidArgument.field("update_mask", f"{name} cannot be updated")
@@ -234,11 +198,11 @@ def is_updatable(name: str, changes: DecisionContent) -> bool:
     return True
 
 
-def review_of(decision: Decision, reviewer: str) -> DecisionReview:
+def review_of(decision: model.Decision, reviewer: str) -> model.DecisionReview:
     """Return the review that a decision has just got."""
     assert decision.outcome is not None, "a review sets it"
     assert decision.reviewed_date is not None, "a review sets it"
-    return DecisionReview(reviewer, decision.outcome, decision.reviewed_date, decision.notes, decision.confidence)
+    return model.DecisionReview(reviewer, decision.outcome, decision.reviewed_date, decision.notes, decision.confidence)
 
 
 def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: datetime) -> JournalEntry:
@@ -249,12 +213,12 @@ def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: d
     return with_status(replace(entry, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
-def with_lesson(decision: Decision, outcome: Outcome, lesson: str | None) -> Decision:
+def with_lesson(decision: model.Decision, outcome: Outcome, lesson: str | None) -> model.Decision:
     """Return a decision with the outcome and lesson of a review; lesson None keeps the present one."""
     return replace(decision, outcome=outcome, notes=decision.notes if lesson is None else lesson or None)
 
 
-def redact_for_reader(decision: Decision, caller: str, readable: Container[str]) -> Decision:
+def redact_for_reader(decision: model.Decision, caller: str, readable: Container[str]) -> model.Decision:
     """Return a readable decision without the parts that the caller may not read.
 
     Another agent's decision has no context, texts of reasons, source and date of review, and only links to `readable`
@@ -262,26 +226,32 @@ def redact_for_reader(decision: Decision, caller: str, readable: Container[str])
     """
     if decision.agent == caller:
         return decision
-    reasons = tuple(Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
+    reasons = tuple(model.Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
     links = keep_links_to(decision.links, readable)
     return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
 
 
-def redact_decisions(store: SqlDecisionStore, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
+def redact_decisions(
+    store: SqlDecisionStore, decisions: Sequence[model.Decision], caller: str
+) -> tuple[model.Decision, ...]:
     """Return readable decisions without the parts that the caller may not read. Raises QueryFailed."""
     others = [item.links for item in decisions if item.agent != caller]
     targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
-    readable = store.get_readable(sorted(targets), caller, DecisionFilter())
+    readable = store.get_readable(sorted(targets), caller, model.DecisionFilter())
     return tuple(redact_for_reader(item, caller, readable) for item in decisions)
 
 
-def links_from(decision_id: str, links: Links) -> list[DecisionLink]:
-    return [DecisionLink(decision_id, kind, other) for kind in LinkType for other in getattr(links, kind.value)]
+def links_from(decision_id: str, links: model.Links) -> list[model.DecisionLink]:
+    return [
+        model.DecisionLink(decision_id, kind, other) for kind in model.LinkType for other in getattr(links, kind.value)
+    ]
 
 
-def check_linkable(decision: Decision, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
+def check_linkable(
+    decision: model.Decision, added: Sequence[model.DecisionLink], removed: Sequence[model.DecisionLink]
+) -> None:
     """Raise InvalidArgument if a decision would be linked to itself, or would get too many links of a kind."""
-    for kind in LinkType:
+    for kind in model.LinkType:
         targets = {link.to_id for link in added if link.type is kind}
         field = f"add.{kind.value}"
         if decision.id in targets:
@@ -293,21 +263,17 @@ def check_linkable(decision: Decision, added: Sequence[DecisionLink], removed: S
             raise InvalidArgument.field(field, f"would give the decision more than {MAX_LINKS_OF_KIND} such links")
 
 
-def keep_links_to(links: Links, targets: Container[str]) -> Links:
-    return Links(
-        supersedes=tuple(key for key in links.supersedes if key in targets),
-        depends_on=tuple(key for key in links.depends_on if key in targets),
-        relates_to=tuple(key for key in links.relates_to if key in targets),
-    )
+def keep_links_to(links: model.Links, targets: Container[str]) -> model.Links:
+    return convert_links(links, lambda ids: (key for key in ids if key in targets))
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCandidate:
     """An import record with its decision id; its links refer to decisions by id."""
 
-    record: ImportRecord
+    record: model.ImportRecord
     decision_id: str
-    content: DecisionContent
+    content: model.DecisionContent
     content_hash: str
     declaration: DeclaredLinks
 
@@ -316,13 +282,13 @@ class ImportCandidate:
 class ImportPlan:
     """The plan of an import: a result per record, each change, and the entries and links to store, by id."""
 
-    results: list[ImportResult] = field(default_factory=list)
-    changes: list[Decision] = field(default_factory=list)
+    results: list[model.ImportResult] = field(default_factory=list)
+    changes: list[model.Decision] = field(default_factory=list)
     entries: dict[str, JournalEntry] = field(default_factory=dict)
     declarations: dict[str, DeclaredLinks] = field(default_factory=dict)
 
 
-def make_import_candidate(record: ImportRecord, agent: str) -> ImportCandidate:
+def make_import_candidate(record: model.ImportRecord, agent: str) -> ImportCandidate:
     """Return a record in the form in which it is stored for an agent.
 
     Its hash leaves out the visibility, because only that of the first import counts.
@@ -336,7 +302,7 @@ def make_import_candidate(record: ImportRecord, agent: str) -> ImportCandidate:
     )
 
 
-def resolve_links(record: ImportRecord, decision_id: str, agent: str) -> DeclaredLinks:
+def resolve_links(record: model.ImportRecord, decision_id: str, agent: str) -> DeclaredLinks:
     """Return the links of a record by decision id, without links to itself."""
 
     def ids(sources: Iterable[str]) -> tuple[str, ...]:
@@ -347,7 +313,7 @@ def resolve_links(record: ImportRecord, decision_id: str, agent: str) -> Declare
     links = record.links
     return DeclaredLinks(
         decision_id,
-        Links(ids(links.supersedes), ids(links.depends_on), ids(links.relates_to)),
+        model.Links(ids(links.supersedes), ids(links.depends_on), ids(links.relates_to)),
         superseded_by=ids(links.superseded_by),
     )
 
@@ -366,23 +332,23 @@ def plan_import(
     merged = ImportPlan()
     for item in candidates:
         if item.decision_id in deleted and item.decision_id not in merged.entries and not item.record.restore_deleted:
-            merged.results.append(ImportResult(item.record.source, ImportAction.DELETED, item.decision_id))
+            merged.results.append(model.ImportResult(item.record.source, model.ImportAction.DELETED, item.decision_id))
             continue
         # An earlier record of the same import may have had the same source.
         present = merged.entries.get(item.decision_id) or known.get(item.decision_id)
         if present is None:
-            action = ImportAction.IMPORTED
+            action = model.ImportAction.IMPORTED
             source = replace_unstorable(item.record.source)
             entry = new_entry(item.decision_id, item.content, item.content_hash, agent, at, source=source)
         elif present.content_hash == item.content_hash:
-            action = ImportAction.UNCHANGED
+            action = model.ImportAction.UNCHANGED
             entry = present
         else:
-            action = ImportAction.UPDATED
+            action = model.ImportAction.UPDATED
             entry = apply_import(present, item.content, item.content_hash)
-        if action is not ImportAction.UNCHANGED:
+        if action is not model.ImportAction.UNCHANGED:
             merged.changes.append(entry.decision)
             merged.entries[item.decision_id] = entry
             merged.declarations[item.decision_id] = item.declaration
-        merged.results.append(ImportResult(item.record.source, action, item.decision_id))
+        merged.results.append(model.ImportResult(item.record.source, action, item.decision_id))
     return merged

@@ -348,8 +348,9 @@ def estimate_memory_bytes(decision: Decision) -> int:
     )
 
 
-def estimate_content_size(content: DecisionContent) -> int:
-    """Return the estimated number of bytes that a content takes in a message."""
-    reasons = (text for reason in content.reasons for text in (reason.type, reason.text))
-    texts = (content.title, content.context, content.category, content.notes, content.project)
-    return estimate_message_bytes((*texts, *reasons, *content.tags))
+def content_texts(content: DecisionContent | Decision) -> Iterator[str | None]:
+    """Yield the texts of a content, by which the size of its message is estimated."""
+    yield from (content.title, content.context, content.category, content.notes, content.project)
+    for reason in content.reasons:
+        yield from (reason.type, reason.text)
+    yield from content.tags

@@ -26,7 +26,6 @@ class RevisionTokens:
     """Encodes and decodes journal revisions as tokens, opaque to callers, that name their database."""
 
     def __init__(self, identity: str) -> None:
-        """Create the tokens for the journal with this identity."""
         self._identity = identity
 
     def write(self, revision: int) -> str:

@@ -48,7 +48,6 @@ class SqlBackgroundReader:
 
     @property
     def is_local(self) -> bool:
-        """Whether the database is a file of this machine."""
         return self._store.is_local
 
     def read(self, needed: NeededBackground, caller: str) -> DecisionBackground:

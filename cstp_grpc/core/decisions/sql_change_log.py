@@ -76,6 +76,5 @@ class SqlChangeLog:
         self._writer.run(job)
 
     def depth(self) -> int:
-        """Return the number of queued changes."""
         with self._database.background_snapshot() as unit_of_work:
             return unit_of_work.execute(select(func.count()).select_from(outbox)).scalar_one()

@@ -12,22 +12,15 @@ from sqlalchemy import Integer, Row, bindparam, delete, func, insert, select
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
-from cstp_grpc.core.decisions.model import (
-    DecisionContent,
-    DecisionHistory,
-    DecisionReview,
-    DeletedDecision,
-    FormerContent,
-    Reason,
-)
+from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
 from cstp_grpc.core.decisions.sql_tables import decision_reviews, deleted_decisions, former_contents
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
-REVIEW = RowMapper(DecisionReview, decision_reviews)
-DELETED = RowMapper(DeletedDecision, deleted_decisions)
+REVIEW = RowMapper(model.DecisionReview, decision_reviews)
+DELETED = RowMapper(model.DeletedDecision, deleted_decisions)
 
 FORMER = (
     select(former_contents.c.revision, former_contents.c.content, former_contents.c.replaced_at)
@@ -56,7 +49,7 @@ class SqlHistoryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def read_history(self, decision_id: str, max_reviews: int, max_former: int) -> DecisionHistory:
+    def read_history(self, decision_id: str, max_reviews: int, max_former: int) -> model.DecisionHistory:
         """Return the history of a decision with its latest reviews and former contents, latest first."""
         key = replace_unstorable(decision_id)
         of_decision = decision_reviews.c.decision_id == key
@@ -70,10 +63,11 @@ class SqlHistoryStore:
             rows = unit_of_work.execute(FORMER, {"key": key, "limit": max_former})
             former = tuple(former_from_row(row) for row in rows)
             revision = self.read_revision(unit_of_work, key)
-        return DecisionHistory(reviews, count, revision, former)
+        return model.DecisionHistory(reviews, count, revision, former)
 
-    def add_former(self, unit_of_work: UnitOfWork, decision_id: str, content: DecisionContent, at: datetime) -> None:
-        """Add the content that a decision had until an instant."""
+    def add_former(
+        self, unit_of_work: UnitOfWork, decision_id: str, content: model.DecisionContent, at: datetime
+    ) -> None:
         values: Mapping[str, object] = {
             "decision_id": decision_id,
             # Read in the transaction that holds the one order of writes, so that no two changes take the same number.
@@ -84,7 +78,6 @@ class SqlHistoryStore:
         unit_of_work.execute(insert(former_contents).values(values))
 
     def read_revision(self, unit_of_work: UnitOfWork, decision_id: str) -> int:
-        """Return the number of the present content of a decision."""
         newest = func.coalesce(func.max(former_contents.c.revision), 0)
         query = select(newest + 1).where(former_contents.c.decision_id == decision_id)
         revision: int = unit_of_work.execute(query).scalar_one()
@@ -94,10 +87,10 @@ class SqlHistoryStore:
         for table in (decision_reviews, former_contents):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
 
-    def add_deleted(self, unit_of_work: UnitOfWork, deleted: DeletedDecision, revision: int) -> None:
+    def add_deleted(self, unit_of_work: UnitOfWork, deleted: model.DeletedDecision, revision: int) -> None:
         unit_of_work.execute(insert(deleted_decisions).values({**DELETED.to_row(deleted), "revision": revision}))
 
-    def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeletedDecision]:
+    def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, model.DeletedDecision]:
         columns = deleted_decisions.c
         query = select(deleted_decisions)
         return {
@@ -107,7 +100,6 @@ class SqlHistoryStore:
         }
 
     def was_deleted(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> bool:
-        """Return True if a decision that an agent recorded under a key is deleted."""
         columns = deleted_decisions.c
         query = select(columns.id).where(columns.agent == agent, columns.idempotency_key == idempotency_key)
         return unit_of_work.execute(query.limit(1)).first() is not None
@@ -117,15 +109,14 @@ class SqlHistoryStore:
             unit_of_work.execute(delete(deleted_decisions).where(deleted_decisions.c.id.in_(chunk)))
 
     def add_review(
-        self, unit_of_work: UnitOfWork, decision_id: str, review: DecisionReview, request_key: str | None
+        self, unit_of_work: UnitOfWork, decision_id: str, review: model.DecisionReview, request_key: str | None
     ) -> None:
-        """Add the latest review of a decision."""
         values = {**REVIEW.to_row(review), "decision_id": decision_id, "request_key": request_key}
         unit_of_work.execute(insert(decision_reviews).values(values))
 
     def find_review(
         self, unit_of_work: UnitOfWork, decision_id: str, reviewer: str, request_key: str
-    ) -> DecisionReview | None:
+    ) -> model.DecisionReview | None:
         """Return the review of a decision that an agent made under a key; None if there is none."""
         columns = decision_reviews.c
         query = select(decision_reviews).where(
@@ -135,25 +126,24 @@ class SqlHistoryStore:
         return None if row is None else REVIEW.from_row(row)
 
 
-def former_from_row(row: Row[*tuple[Any, ...]]) -> FormerContent:
+def former_from_row(row: Row[*tuple[Any, ...]]) -> model.FormerContent:
     revision, content, replaced_at = row
-    return FormerContent(revision, content_from_json(content), replaced_at)
+    return model.FormerContent(revision, content_from_json(content), replaced_at)
 
 
-def content_to_json(content: DecisionContent) -> dict[str, object]:
-    """Return the JSON of a content, without absent values."""
+def content_to_json(content: model.DecisionContent) -> dict[str, object]:
     # 0.0 and False are stated, and stay.
     values = {name: value for name, value in asdict(content).items() if value not in (None, ())}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
-def content_from_json(values: Mapping[str, Any]) -> DecisionContent:
+def content_from_json(values: Mapping[str, Any]) -> model.DecisionContent:
     decoded = dict(values)
     for name in DATES & decoded.keys():
         decoded[name] = datetime.fromisoformat(decoded[name])
     for name, kind in WORDS.items():
         if name in decoded:
             decoded[name] = kind(decoded[name])
-    decoded["reasons"] = tuple(Reason(**reason) for reason in values.get("reasons", ()))
+    decoded["reasons"] = tuple(model.Reason(**reason) for reason in values.get("reasons", ()))
     decoded["tags"] = tuple(values.get("tags", ()))
-    return DecisionContent(**decoded)
+    return model.DecisionContent(**decoded)

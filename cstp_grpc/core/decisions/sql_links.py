@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, insert, or_, select
+import sqlalchemy as sa
 
 from cstp_grpc.core.decisions.model import DecisionLink, Links
 from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
@@ -19,23 +19,23 @@ SUPERSEDES = "supersedes"
 DEPENDS_ON = "depends_on"
 RELATES_TO = "relates_to"
 
-IDS: BindParameter[str] = bindparam("ids", expanding=True)
+IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
 
 FROM_IDS = (
-    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    sa.select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
     .where(decision_links.c.from_id.in_(IDS))
     .distinct()
     .order_by(decision_links.c.to_id)
 )
 
-DECLARED_TARGETS = select(decision_links.c.to_id).where(
+DECLARED_TARGETS = sa.select(decision_links.c.to_id).where(
     decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
 )
 
 DECLARING = decisions.alias("declaring")
 
 SUPERSEDED = (
-    select(decisions.c.id)
+    sa.select(decisions.c.id)
     .join(decision_links, decision_links.c.to_id == decisions.c.id)
     .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
     .where(
@@ -51,17 +51,17 @@ SUCCESSORS = (
 )
 
 TOUCHING = (
-    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
-    .where(or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
+    sa.select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(sa.or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
     .distinct()
     .order_by(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
-    .limit(bindparam("limit", type_=Integer))
+    .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 
-SAME_LINK = and_(
-    decision_links.c.from_id == bindparam("link_from"),
-    decision_links.c.type == bindparam("link_type"),
-    decision_links.c.to_id == bindparam("link_to"),
+SAME_LINK = sa.and_(
+    decision_links.c.from_id == sa.bindparam("link_from"),
+    decision_links.c.type == sa.bindparam("link_type"),
+    decision_links.c.to_id == sa.bindparam("link_to"),
 )
 
 
@@ -85,16 +85,14 @@ def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks
         # Those of before, too: what is superseded no longer gets its status back.
         targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
         for table in (decision_links, suspended_links):
-            unit_of_work.execute(delete(table).where(table.c.declared_by.in_(chunk)))
+            unit_of_work.execute(sa.delete(table).where(table.c.declared_by.in_(chunk)))
     rows = [row for item in declarations for row in link_rows(item)]
     if rows:
-        unit_of_work.execute(insert(decision_links), rows)
+        unit_of_work.execute(sa.insert(decision_links), rows)
     return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
 
 
 def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
-    """Yield the rows of the links that a decision declares."""
-
     def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
         for from_id, to_id in ends:
             yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
@@ -113,34 +111,36 @@ def suspend_links(unit_of_work: UnitOfWork, decision_id: str) -> None:
     """
     deleted = decisions.alias("deleted")
     kept = (
-        select(*decision_links.c, deleted.c.id)
+        sa.select(*decision_links.c, deleted.c.id)
         .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
         .join(deleted, deleted.c.agent == DECLARING.c.agent)
         .where(
             deleted.c.id == decision_id,
             deleted.c.source.is_not(None),
             decision_links.c.declared_by != decision_id,
-            or_(decision_links.c.from_id == decision_id, decision_links.c.to_id == decision_id),
+            sa.or_(decision_links.c.from_id == decision_id, decision_links.c.to_id == decision_id),
         )
     )
     names = [*(column.name for column in decision_links.c), "deleted_id"]
-    unit_of_work.execute(insert(suspended_links).from_select(names, kept))
+    unit_of_work.execute(sa.insert(suspended_links).from_select(names, kept))
 
 
 def restore_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
     """Bring back the links that the deletion of decisions took away, and return the ids that are superseded by them."""
     targets: set[str] = set()
     links = [suspended_links.c[column.name] for column in decision_links.c]
-    known = select(decision_links.c.declared_by).where(
+    known = sa.select(decision_links.c.declared_by).where(
         *(column == suspended_links.c[column.name] for column in decision_links.c)
     )
     for chunk in split_into_chunks(ids):
         restored = suspended_links.c.deleted_id.in_(chunk)
-        superseding = select(suspended_links.c.to_id).where(restored, suspended_links.c.type == SUPERSEDES)
+        superseding = sa.select(suspended_links.c.to_id).where(restored, suspended_links.c.type == SUPERSEDES)
         targets.update(unit_of_work.execute(superseding).scalars())
         names = [column.name for column in decision_links.c]
-        unit_of_work.execute(insert(decision_links).from_select(names, select(*links).where(restored, ~known.exists())))
-        unit_of_work.execute(delete(suspended_links).where(restored))
+        unit_of_work.execute(
+            sa.insert(decision_links).from_select(names, sa.select(*links).where(restored, ~known.exists()))
+        )
+        unit_of_work.execute(sa.delete(suspended_links).where(restored))
     return targets
 
 

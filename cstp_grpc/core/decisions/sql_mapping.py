@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
+import sqlalchemy as sa
 from cachetools import LRUCache
-from sqlalchemy import BindParameter, ColumnElement, Row, Select, Text, and_, bindparam, cast, exists, func, or_, select
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
@@ -21,18 +21,13 @@ from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Links, Reas
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_tables import decision_tags, decision_terms, decision_vectors, decisions
 from cstp_grpc.core.decisions.store import IndexRow, JournalEntry, PassageVectors, Vectors
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    decode_page_token,
-    encode_page_token,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, DriverConnection
 
 T = TypeVar("T")
-AnyRow = Row[*tuple[Any, ...]]
+AnyRow = sa.Row[*tuple[Any, ...]]
 Values = Sequence[Any]
 """A row as SQLAlchemy or the driver returns it, by position."""
 
@@ -48,8 +43,8 @@ STAKES: Mapping[str | None, Stakes | None] = {None: None, **{item.value: item fo
 OUTCOME: Mapping[str | None, Outcome | None] = {None: None, **{item.value: item for item in Outcome}}
 
 # Read as text, because most lists are short or empty and SQLAlchemy's way to decode them doubles the cost of a row.
-TAGS = cast(decisions.c.tags, Text).label("tags")
-REASONS = cast(decisions.c.reasons, Text).label("reasons")
+TAGS = sa.cast(decisions.c.tags, sa.Text).label("tags")
+REASONS = sa.cast(decisions.c.reasons, sa.Text).label("reasons")
 
 SUMMARY = (
     decisions.c.id,
@@ -105,7 +100,6 @@ INDEXED = (
 
 
 def decode_json_list(text: str) -> tuple[Any, ...]:
-    """Return the items of a list that is stored as JSON."""
     return () if text == "[]" else tuple(json.loads(text))
 
 
@@ -187,7 +181,6 @@ def index_row_from_row(row: AnyRow) -> IndexRow:
 
 
 def encode_vectors(vectors: Vectors) -> bytes:
-    """Return vectors as the database stores them."""
     return np.ascontiguousarray(vectors, VECTOR_TYPE).tobytes()
 
 
@@ -204,35 +197,35 @@ def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:
 ListingKey = tuple[DecisionFilter, str] | tuple[DecisionFilter, str, str]
 """What is listed: the conditions, the agent that may read it, and whether only what is due for review."""
 
-CALLER: BindParameter[str] = bindparam("caller")
+CALLER: sa.BindParameter[str] = sa.bindparam("caller")
 
 OWN = decisions.c.agent == CALLER
 SHARED = decisions.c.visibility == Visibility.SHARED.value
 
-OWN_OR_SHARED = or_(OWN, SHARED)
+OWN_OR_SHARED = sa.or_(OWN, SHARED)
 """What an agent, given as the parameter `caller`, may read, unless it is a peer."""
 
 LATEST_FIRST = (decisions.c.date.desc(), decisions.c.id)
 """The order of listings."""
 
 
-def readable_condition(sharing: ReadPolicy, caller: str) -> ColumnElement[bool]:
+def readable_condition(sharing: ReadPolicy, caller: str) -> sa.ColumnElement[bool]:
     """Return the condition that an agent, also given as the parameter `caller`, may read a decision."""
     if not sharing.is_restricted_peer(caller):
         return OWN_OR_SHARED
-    covered: list[ColumnElement[bool]] = [SHARED]
+    covered: list[sa.ColumnElement[bool]] = [SHARED]
     if sharing.categories:
         covered.append(decisions.c.category.in_(sorted(sharing.categories)))
     if sharing.tags:
         covered.append(tag_condition(decision_tags.c.tag.in_(sorted(sharing.tags))))
-    return or_(OWN, and_(*covered))
+    return sa.or_(OWN, sa.and_(*covered))
 
 
-def filter_conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
+def filter_conditions(filters: DecisionFilter) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter; empty for a filter that does not restrict."""
     # Texts are compared as they would have been stored, or some that are stored would never be found.
     column = decisions.c
-    found: list[ColumnElement[bool]] = []
+    found: list[sa.ColumnElement[bool]] = []
     for field, text in (
         (column.category, filters.category),
         (column.project, filters.project),
@@ -260,25 +253,25 @@ def filter_conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
     return [*found, *(tag_condition(decision_tags.c.tag == replace_unstorable(tag)) for tag in filters.tags)]
 
 
-def tag_condition(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    return exists().where(decision_tags.c.decision_id == decisions.c.id, condition)
+def tag_condition(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    return sa.exists().where(decision_tags.c.decision_id == decisions.c.id, condition)
 
 
 def listing_page_token(last: Decision, listing: ListingKey) -> str:
-    return encode_page_token(listing, [to_microseconds(last.date), last.id])
+    return pagination.encode_page_token(listing, [pagination.to_microseconds(last.date), last.id])
 
 
-def after_token_condition(token: str, listing: ListingKey) -> ColumnElement[bool]:
+def after_token_condition(token: str, listing: ListingKey) -> sa.ColumnElement[bool]:
     """Return the condition that a decision follows the position of a token.
 
     Raises InvalidArgument if the token is not one of this listing.
     """
-    microseconds, decision_id = decode_page_token(token, listing, [int, str])
+    microseconds, decision_id = pagination.decode_page_token(token, listing, [int, str])
     assert isinstance(microseconds, int)
-    date = from_microseconds(microseconds)
+    date = pagination.from_microseconds(microseconds)
     column = decisions.c
     # The first condition follows from the second; it lets the database begin at the right place of its index.
-    return and_(column.date <= date, or_(column.date < date, column.id > decision_id))
+    return sa.and_(column.date <= date, sa.or_(column.date < date, column.id > decision_id))
 
 
 CACHE_BYTES = 8 * 1024 * 1024
@@ -287,9 +280,9 @@ CACHE_BYTES = 8 * 1024 * 1024
 PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
 """The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""
 
-SelectedColumns = tuple[ColumnElement[Any], ...]
+SelectedColumns = tuple[sa.ColumnElement[Any], ...]
 WITH_REVISION: SelectedColumns = (*SUMMARY, decisions.c.revision)
-REVISIONS: SelectedColumns = (func.count(), func.sum(decisions.c.revision))
+REVISIONS: SelectedColumns = (sa.func.count(), sa.func.sum(decisions.c.revision))
 
 
 @dataclass(slots=True)
@@ -377,7 +370,6 @@ class CachedSummaryReader:
         return self._statement(columns, count).fetch(driver, named)
 
 
-def summary_query(columns: SelectedColumns, count: int) -> Select[Any]:
-    """Return the statement that reads `count` decisions by their ids."""
-    ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
-    return select(*columns).where(decisions.c.id.in_(ids))
+def summary_query(columns: SelectedColumns, count: int) -> sa.Select[Any]:
+    ids = [sa.bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
+    return sa.select(*columns).where(decisions.c.id.in_(ids))

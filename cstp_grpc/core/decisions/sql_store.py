@@ -7,10 +7,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, delete, exists, func, insert, or_, select, update
+import sqlalchemy as sa
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import DecisionStatus
+from cstp_grpc.core.decisions import sql_links, sql_mapping
 from cstp_grpc.core.decisions.decision_terms import ANALYSIS_VERSION, SearchedContent, cached_terms
 from cstp_grpc.core.decisions.model import (
     Decision,
@@ -20,41 +21,10 @@ from cstp_grpc.core.decisions.model import (
     LinkType,
     RemovalFilter,
     build_predicate,
+    content_texts,
 )
 from cstp_grpc.core.decisions.passages import PASSAGE_FORMAT
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.sql_links import (
-    SAME_LINK,
-    SUPERSEDES,
-    TOUCHING,
-    find_successor_ids,
-    find_superseded_ids,
-    link_parameters,
-    read_links,
-    replace_links,
-    restore_links,
-    suspend_links,
-)
-from cstp_grpc.core.decisions.sql_mapping import (
-    INDEXED,
-    LATEST_FIRST,
-    LISTED,
-    OWN,
-    WHOLE,
-    AnyRow,
-    CachedSummaryReader,
-    ListingKey,
-    after_token_condition,
-    encode_vectors,
-    entry_from_row,
-    entry_to_columns,
-    filter_conditions,
-    index_row_from_row,
-    listed_decision_from_row,
-    listing_page_token,
-    readable_condition,
-    split_into_chunks,
-)
 from cstp_grpc.core.decisions.sql_tables import (
     decision_links,
     decision_tags,
@@ -77,9 +47,9 @@ def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, da
     columns = review_deadlines.c
     return {
         key: review_by
-        for chunk in split_into_chunks(ids)
+        for chunk in sql_mapping.split_into_chunks(ids)
         for key, review_by in unit_of_work.execute(
-            select(columns.decision_id, columns.review_by).where(columns.decision_id.in_(chunk))
+            sa.select(columns.decision_id, columns.review_by).where(columns.decision_id.in_(chunk))
         )
     }
 
@@ -88,56 +58,57 @@ def insert_deadlines(unit_of_work: UnitOfWork, found: Iterable[Decision]) -> Non
     """Store the dates of review of decisions that have none stored."""
     rows = [{"decision_id": item.id, "review_by": item.review_by} for item in found if item.review_by is not None]
     if rows:
-        unit_of_work.execute(insert(review_deadlines), rows)
+        unit_of_work.execute(sa.insert(review_deadlines), rows)
 
 
 def delete_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> None:
-    """Remove the dates of review of decisions."""
-    for chunk in split_into_chunks(ids):
-        unit_of_work.execute(delete(review_deadlines).where(review_deadlines.c.decision_id.in_(chunk)))
+    for chunk in sql_mapping.split_into_chunks(ids):
+        unit_of_work.execute(sa.delete(review_deadlines).where(review_deadlines.c.decision_id.in_(chunk)))
 
 
-def review_due_condition(at: datetime) -> ColumnElement[bool]:
+def review_due_condition(at: datetime) -> sa.ColumnElement[bool]:
     """Return the condition that a decision of the agent given as the parameter `caller` is due for review."""
     due = (
-        select(review_deadlines.c.decision_id)
+        sa.select(review_deadlines.c.decision_id)
         .where(review_deadlines.c.review_by <= at)
-        .where(or_(decisions.c.reviewed_date.is_(None), decisions.c.reviewed_date < review_deadlines.c.review_by))
+        .where(sa.or_(decisions.c.reviewed_date.is_(None), decisions.c.reviewed_date < review_deadlines.c.review_by))
     )
-    return OWN & (decisions.c.status != DecisionStatus.SUPERSEDED.value) & decisions.c.id.in_(due)
+    return sql_mapping.OWN & (decisions.c.status != DecisionStatus.SUPERSEDED.value) & decisions.c.id.in_(due)
 
 
 FETCH = 1000
 """Rows fetched at a time when all are read; see SYNC_BATCH, which is as many."""
 
 # Built once, because building a statement costs as much as running it.
-OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
-BY_ID = select(*WHOLE).where(OF_IDS)
-BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
-OF_MODEL = decision_vectors.c.model == bindparam("model")
+OF_IDS = decisions.c.id.in_(sa.bindparam("ids", expanding=True))
+BY_ID = sa.select(*sql_mapping.WHOLE).where(OF_IDS)
+BY_KEY = sa.select(*sql_mapping.WHOLE).where(
+    decisions.c.agent == sa.bindparam("agent"), decisions.c.idempotency_key == sa.bindparam("key")
+)
+OF_MODEL = decision_vectors.c.model == sa.bindparam("model")
 ROWS = (
-    select(*INDEXED)
+    sa.select(*sql_mapping.INDEXED)
     .select_from(decisions.join(decision_vectors).outerjoin(decision_terms))
     .where(OF_MODEL)
     .order_by(decisions.c.revision)
 )
-EMBEDDED = exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
-CURRENT_VECTORS = exists().where(
+EMBEDDED = sa.exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
+CURRENT_VECTORS = sa.exists().where(
     decision_vectors.c.decision_id == decisions.c.id, OF_MODEL, decision_vectors.c.format == PASSAGE_FORMAT
 )
-CURRENT_TERMS = exists().where(
+CURRENT_TERMS = sa.exists().where(
     decision_terms.c.decision_id == decisions.c.id, decision_terms.c.version == ANALYSIS_VERSION
 )
-UNEMBEDDED = select(decisions.c.id).where(~EMBEDDED).order_by(decisions.c.id)
-OUTDATED = select(decisions.c.id).where(or_(~CURRENT_VECTORS, ~CURRENT_TERMS)).order_by(decisions.c.id)
-UP_TO_DATE = select(decisions.c.id).where(CURRENT_VECTORS, OF_IDS)
-NEWEST_REVISION = select(
-    select(func.coalesce(func.max(decisions.c.revision), -1)).scalar_subquery(),
-    select(func.coalesce(func.max(deleted_decisions.c.revision), -1)).scalar_subquery(),
+UNEMBEDDED = sa.select(decisions.c.id).where(~EMBEDDED).order_by(decisions.c.id)
+OUTDATED = sa.select(decisions.c.id).where(sa.or_(~CURRENT_VECTORS, ~CURRENT_TERMS)).order_by(decisions.c.id)
+UP_TO_DATE = sa.select(decisions.c.id).where(CURRENT_VECTORS, OF_IDS)
+NEWEST_REVISION = sa.select(
+    sa.select(sa.func.coalesce(sa.func.max(decisions.c.revision), -1)).scalar_subquery(),
+    sa.select(sa.func.coalesce(sa.func.max(deleted_decisions.c.revision), -1)).scalar_subquery(),
 )
 ERASED = (
-    select(deleted_decisions.c.id, deleted_decisions.c.revision)
-    .where(deleted_decisions.c.revision > bindparam("after", type_=BigInteger))
+    sa.select(deleted_decisions.c.id, deleted_decisions.c.revision)
+    .where(deleted_decisions.c.revision > sa.bindparam("after", type_=sa.BigInteger))
     .order_by(deleted_decisions.c.revision)
 )
 
@@ -156,7 +127,7 @@ class SqlDecisionStore:
         self._changes = 0
         """How many transactions with changes of decisions have ended; written by the writer's thread alone."""
         self._counts_changes = is_sole_writer
-        self._summaries = CachedSummaryReader(database, self.read_state if is_sole_writer else None)
+        self._summaries = sql_mapping.CachedSummaryReader(database, self.read_state if is_sole_writer else None)
         self._newest = CompiledStatement(NEWEST_REVISION, database.dialect)
         self._erased = CompiledStatement(ERASED, database.dialect)
 
@@ -195,24 +166,25 @@ class SqlDecisionStore:
         listing.
         """
         # Without the instant, which is a later one for each page.
-        listing: ListingKey = (filters, caller) if due_at is None else (filters, caller, "due")
-        shown_to_caller = readable_condition(self._sharing, caller)
-        query = select(*LISTED).where(shown_to_caller, *filter_conditions(filters))
+        listing: sql_mapping.ListingKey = (filters, caller) if due_at is None else (filters, caller, "due")
+        shown_to_caller = sql_mapping.readable_condition(self._sharing, caller)
+        query = sa.select(*sql_mapping.LISTED).where(shown_to_caller, *sql_mapping.filter_conditions(filters))
         if due_at is not None:
             query = query.where(review_due_condition(due_at))
         # One more than the page, which shows whether there is a next one.
-        query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
+        query = query.order_by(*sql_mapping.LATEST_FIRST).limit(request.limit + 1)
         if request.token:
-            query = query.where(after_token_condition(request.token, listing))
+            query = query.where(sql_mapping.after_token_condition(request.token, listing))
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query, {"caller": caller}).all()
             ids = [row.id for row in rows]
-            links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+            links, deadlines = sql_links.read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
         shown = [
-            listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller) for row in rows[: request.limit]
+            sql_mapping.listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller)
+            for row in rows[: request.limit]
         ]
         shown = shown[: count_within_budget(shown, estimate_decision_size)]
-        return Page(tuple(shown), listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
+        return Page(tuple(shown), sql_mapping.listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
 
     def changes(
         self, caller: str, filters: DecisionFilter, after_revision: int, limit: int
@@ -222,12 +194,12 @@ class SqlDecisionStore:
         These are the decisions that the caller may read and that pass the filters, as `page` returns them, and the
         deletions of its own; together at most `limit`.
         """
-        changed = select(*LISTED, decisions.c.revision).where(
+        changed = sa.select(*sql_mapping.LISTED, decisions.c.revision).where(
             decisions.c.revision > after_revision,
-            readable_condition(self._sharing, caller),
-            *filter_conditions(filters),
+            sql_mapping.readable_condition(self._sharing, caller),
+            *sql_mapping.filter_conditions(filters),
         )
-        erased = select(deleted_decisions.c.revision, deleted_decisions.c.id).where(
+        erased = sa.select(deleted_decisions.c.revision, deleted_decisions.c.id).where(
             deleted_decisions.c.revision > after_revision, deleted_decisions.c.agent == caller
         )
         # One snapshot: what is committed while it is read has a greater revision than the newest one that it has.
@@ -239,10 +211,12 @@ class SqlDecisionStore:
             ordered = changed.order_by(decisions.c.revision).limit(limit)
             rows = unit_of_work.execute(ordered, {"caller": caller}).all()
             ids = [row.id for row in rows]
-            links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+            links, deadlines = sql_links.read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
             gone = unit_of_work.execute(erased.order_by(deleted_decisions.c.revision).limit(limit)).all()
         found = [
-            JournalChange(row.revision, listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller))
+            JournalChange(
+                row.revision, sql_mapping.listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller)
+            )
             for row in rows
         ]
         found += [JournalChange(revision, deleted_id=key) for revision, key in gone]
@@ -253,7 +227,7 @@ class SqlDecisionStore:
         """Yield the decisions that have a vector of this model and changed after a revision, by rising revision."""
         query = ROWS.where(decisions.c.revision > after_revision).execution_options(yield_per=FETCH)
         with self._database.read_snapshot() as unit_of_work:
-            yield from map(index_row_from_row, unit_of_work.execute(query, {"model": model}))
+            yield from map(sql_mapping.index_row_from_row, unit_of_work.execute(query, {"model": model}))
 
     def index_rows_of(self, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows of `ids` that have a vector of this model, by rising revision."""
@@ -284,9 +258,8 @@ class SqlDecisionStore:
         return self._changes
 
     def identity(self) -> str:
-        """Return the unique name of the journal."""
         with self._database.read_snapshot() as unit_of_work:
-            name: str = unit_of_work.execute(select(journal_identity.c.id)).scalar_one()
+            name: str = unit_of_work.execute(sa.select(journal_identity.c.id)).scalar_one()
         return name
 
     def unembedded_decisions(self, model: str, limit: int) -> list[Decision]:
@@ -301,22 +274,22 @@ class SqlDecisionStore:
         with self._database.read_snapshot() as unit_of_work:
             found = [
                 key
-                for chunk in split_into_chunks(ids)
+                for chunk in sql_mapping.split_into_chunks(ids)
                 for key in unit_of_work.execute(UP_TO_DATE, {"model": model, "ids": chunk}).scalars()
             ]
             return {key: entry.decision for key, entry in self.load(unit_of_work, found).items()}
 
-    def _whole_decisions(self, query: Select[Any], model: str) -> list[Decision]:
+    def _whole_decisions(self, query: sa.Select[Any], model: str) -> list[Decision]:
         with self._database.background_snapshot() as unit_of_work:
             ids: list[str] = list(unit_of_work.execute(query, {"model": model}).scalars())
             return [entry.decision for entry in self.load(unit_of_work, ids).values()]
 
     def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
         """Store the vectors of decisions by id, replacing those of any model."""
-        for chunk in split_into_chunks(vectors):
+        for chunk in sql_mapping.split_into_chunks(vectors):
             ids = [key for key, _ in chunk]
-            unit_of_work.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
-            unit_of_work.execute(insert(decision_vectors), [vectors_row(key, model, item) for key, item in chunk])
+            unit_of_work.execute(sa.delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
+            unit_of_work.execute(sa.insert(decision_vectors), [vectors_row(key, model, item) for key, item in chunk])
 
     def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
         row = unit_of_work.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
@@ -324,29 +297,32 @@ class SqlDecisionStore:
 
     def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
         entries: dict[str, JournalEntry] = {}
-        for chunk in split_into_chunks([replace_unstorable(key) for key in ids]):
+        for chunk in sql_mapping.split_into_chunks([replace_unstorable(key) for key in ids]):
             entries |= self._entries(unit_of_work, unit_of_work.execute(BY_ID, {"ids": chunk}).all())
         return entries
 
     def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Insert decisions with their revisions; their links are stored separately."""
-        rows = [{**entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
+        rows = [{**sql_mapping.entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
         if rows:
             self._note_change(unit_of_work)
-            unit_of_work.execute(insert(decisions), rows)
+            unit_of_work.execute(sa.insert(decisions), rows)
             self._add_tags_and_terms(unit_of_work, entries)
             insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
 
     def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay unchanged."""
-        rows = [{**entry_to_columns(entry, revision, at), "key": entry.decision.id} for entry, revision in entries]
+        rows = [
+            {**sql_mapping.entry_to_columns(entry, revision, at), "key": entry.decision.id}
+            for entry, revision in entries
+        ]
         if not rows:
             return
         self._note_change(unit_of_work)
-        unit_of_work.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
-        for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
-            unit_of_work.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
-            unit_of_work.execute(delete(decision_terms).where(decision_terms.c.decision_id.in_(chunk)))
+        unit_of_work.execute(sa.update(decisions).where(decisions.c.id == sa.bindparam("key")), rows)
+        for chunk in sql_mapping.split_into_chunks([entry.decision.id for entry, _ in entries]):
+            unit_of_work.execute(sa.delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
+            unit_of_work.execute(sa.delete(decision_terms).where(decision_terms.c.decision_id.in_(chunk)))
             delete_deadlines(unit_of_work, chunk)
         self._add_tags_and_terms(unit_of_work, entries)
         insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
@@ -357,18 +333,18 @@ class SqlDecisionStore:
         Returns the ids that were superseded by it, or by a link that it declared.
         """
         link = decision_links.c
-        superseded_by_it = select(link.to_id).where(
-            link.type == SUPERSEDES, or_(link.from_id == decision_id, link.declared_by == decision_id)
+        superseded_by_it = sa.select(link.to_id).where(
+            link.type == sql_links.SUPERSEDES, sa.or_(link.from_id == decision_id, link.declared_by == decision_id)
         )
         targets = set(unit_of_work.execute(superseded_by_it).scalars())
-        touching = or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
-        suspend_links(unit_of_work, decision_id)
-        unit_of_work.execute(delete(decision_links).where(touching))
-        unit_of_work.execute(delete(suspended_links).where(suspended_links.c.declared_by == decision_id))
+        touching = sa.or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
+        sql_links.suspend_links(unit_of_work, decision_id)
+        unit_of_work.execute(sa.delete(decision_links).where(touching))
+        unit_of_work.execute(sa.delete(suspended_links).where(suspended_links.c.declared_by == decision_id))
         for table in (decision_tags, decision_terms, decision_vectors, prepared_vectors, review_deadlines):
-            unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
+            unit_of_work.execute(sa.delete(table).where(table.c.decision_id == decision_id))
         self._note_change(unit_of_work)
-        unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
+        unit_of_work.execute(sa.delete(decisions).where(decisions.c.id == decision_id))
         return targets
 
     def restore_links(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
@@ -376,47 +352,53 @@ class SqlDecisionStore:
 
         These are links that other decisions of the same agent declare and that were imported.
         """
-        return restore_links(unit_of_work, ids)
+        return sql_links.restore_links(unit_of_work, ids)
 
     def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:
         """Return links from or to decisions, at most `limit`, each once and in order."""
         found: set[DecisionLink] = set()
         with self._database.read_snapshot() as unit_of_work:
-            for chunk in split_into_chunks(ids):
-                rows = unit_of_work.execute(TOUCHING, {"ids": chunk, "limit": limit})
+            for chunk in sql_mapping.split_into_chunks(ids):
+                rows = unit_of_work.execute(sql_links.TOUCHING, {"ids": chunk, "limit": limit})
                 found.update(DecisionLink(from_id, LinkType(kind), to_id) for from_id, kind, to_id in rows)
         return sorted(found)[:limit]
 
     def add_links(self, unit_of_work: UnitOfWork, links: Sequence[DecisionLink]) -> None:
         """Add links that the decisions that they lead from declare; those that these declare already stay."""
-        declared = delete(decision_links).where(decision_links.c.declared_by == decision_links.c.from_id, SAME_LINK)
+        declared = sa.delete(decision_links).where(
+            decision_links.c.declared_by == decision_links.c.from_id, sql_links.SAME_LINK
+        )
         for link in links:
-            unit_of_work.execute(declared, link_parameters(link))
+            unit_of_work.execute(declared, sql_links.link_parameters(link))
         rows = [{"declared_by": link.from_id, **asdict(link)} for link in links]
         if rows:
-            unit_of_work.execute(insert(decision_links), rows)
+            unit_of_work.execute(sa.insert(decision_links), rows)
 
     def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> None:
-        own = select(decisions.c.id).where(decisions.c.id == decision_links.c.declared_by, decisions.c.agent == agent)
+        own = sa.select(decisions.c.id).where(
+            decisions.c.id == decision_links.c.declared_by, decisions.c.agent == agent
+        )
         for link in links:
-            unit_of_work.execute(delete(decision_links).where(SAME_LINK, own.exists()), link_parameters(link))
+            unit_of_work.execute(
+                sa.delete(decision_links).where(sql_links.SAME_LINK, own.exists()), sql_links.link_parameters(link)
+            )
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
-        return replace_links(unit_of_work, declarations)
+        return sql_links.replace_links(unit_of_work, declarations)
 
     def find_successors(self, ids: Sequence[str]) -> dict[str, list[str]]:
         """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
         with self._database.read_snapshot() as unit_of_work:
-            return find_successor_ids(unit_of_work, ids)
+            return sql_links.find_successor_ids(unit_of_work, ids)
 
     def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
-        return find_superseded_ids(unit_of_work, ids)
+        return sql_links.find_superseded_ids(unit_of_work, ids)
 
     def find_removable(self, unit_of_work: UnitOfWork, conditions: RemovalFilter, limit: int) -> list[str]:
         """Return the ids of up to `limit` decisions that meet conditions, the longest unchanged first."""
-        column, query = decisions.c, select(decisions.c.id)
+        column, query = decisions.c, sa.select(decisions.c.id)
         if conditions.agent is not None:
             query = query.where(column.agent == replace_unstorable(conditions.agent))
         if conditions.except_agent is not None:
@@ -429,8 +411,8 @@ class SqlDecisionStore:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""
         query = ROWS.where(OF_IDS)
         rows = [
-            index_row_from_row(row)
-            for chunk in split_into_chunks(ids)
+            sql_mapping.index_row_from_row(row)
+            for chunk in sql_mapping.split_into_chunks(ids)
             for row in unit_of_work.execute(query, {"model": model, "ids": chunk})
         ]
         return sorted(rows, key=lambda row: row.revision)
@@ -444,17 +426,17 @@ class SqlDecisionStore:
         self._changes += 1
 
     @staticmethod
-    def _entries(unit_of_work: UnitOfWork, rows: Sequence[AnyRow]) -> dict[str, JournalEntry]:
+    def _entries(unit_of_work: UnitOfWork, rows: Sequence[sql_mapping.AnyRow]) -> dict[str, JournalEntry]:
         ids = [row.id for row in rows]
-        links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
-        return {row.id: entry_from_row(row, links[row.id], deadlines.get(row.id)) for row in rows}
+        links, deadlines = sql_links.read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+        return {row.id: sql_mapping.entry_from_row(row, links[row.id], deadlines.get(row.id)) for row in rows}
 
     @staticmethod
     def _add_tags_and_terms(unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]]) -> None:
         rows = [{"decision_id": entry.decision.id, "tag": tag} for entry, _ in entries for tag in entry.decision.tags]
         if rows:
-            unit_of_work.execute(insert(decision_tags), rows)
-        unit_of_work.execute(insert(decision_terms), [terms_row(entry.decision) for entry, _ in entries])
+            unit_of_work.execute(sa.insert(decision_tags), rows)
+        unit_of_work.execute(sa.insert(decision_terms), [terms_row(entry.decision) for entry, _ in entries])
 
 
 def terms_row(decision: Decision) -> dict[str, object]:
@@ -469,24 +451,12 @@ def vectors_row(decision_id: str, model: str, passages: PassageVectors) -> dict[
         "format": PASSAGE_FORMAT,
         "passages": len(passages.vectors),
         "has_lesson": passages.has_lesson,
-        "vector": encode_vectors(passages.vectors),
+        "vector": sql_mapping.encode_vectors(passages.vectors),
     }
 
 
 def estimate_decision_size(decision: Decision) -> int:
     """Return the estimated number of bytes that a decision takes in a message."""
     links = decision.links
-    texts = (
-        decision.id,
-        decision.title,
-        decision.agent,
-        decision.context,
-        decision.category,
-        decision.notes,
-        decision.project,
-        decision.source,
-    )
-    reasons = (text for reason in decision.reasons for text in (reason.type, reason.text))
-    return estimate_message_bytes(
-        (*texts, *reasons, *decision.tags, *links.supersedes, *links.depends_on, *links.relates_to)
-    )
+    linked = (*links.supersedes, *links.depends_on, *links.relates_to)
+    return estimate_message_bytes((decision.id, decision.agent, decision.source, *content_texts(decision), *linked))

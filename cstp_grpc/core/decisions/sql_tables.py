@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    Table,
-    Text,
-    UniqueConstraint,
-    false,
-)
+import sqlalchemy as sa
 
 from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, SERIAL, UtcDateTime, metadata, partial_index
 
 HAS_OUTCOME = "outcome IS NOT NULL"
 
-decisions = Table(
+decisions = sa.Table(
     "decisions",
     metadata,
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("agent", Text, nullable=False),
-    Column("source", Text),
-    Column("idempotency_key", Text),
-    Column("content_hash", Text, nullable=False),
-    Column("title", Text, nullable=False),
-    Column("category", Text),
-    Column("stakes", Text),
-    Column("confidence", Double),
-    Column("stated_status", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("outcome", Text),
-    Column("date", UtcDateTime, nullable=False),
-    Column("reviewed_date", UtcDateTime),
-    Column("notes", Text),
-    Column("reasons", JSON, nullable=False),
-    Column("tags", JSON, nullable=False),
-    Column("project", Text),
-    Column("visibility", Text, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
-    Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("source", sa.Text),
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("category", sa.Text),
+    sa.Column("stakes", sa.Text),
+    sa.Column("confidence", sa.Double),
+    sa.Column("stated_status", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text),
+    sa.Column("date", UtcDateTime, nullable=False),
+    sa.Column("reviewed_date", UtcDateTime),
+    sa.Column("notes", sa.Text),
+    sa.Column("reasons", sa.JSON, nullable=False),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("project", sa.Text),
+    sa.Column("visibility", sa.Text, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
     # The long texts come last: SQLite walks through all that stands before a column to read it.
-    Column("reason_texts", JSON, nullable=False),
-    Column("context", Text),
-    UniqueConstraint("agent", "idempotency_key"),
+    sa.Column("reason_texts", sa.JSON, nullable=False),
+    sa.Column("context", sa.Text),
+    sa.UniqueConstraint("agent", "idempotency_key"),
     # Unique: it is the order in which servers and indexes take changes over.
-    Index(None, "revision", unique=True),
+    sa.Index(None, "revision", unique=True),
     # Listings are ordered by date and id; each of these has one filter before that order.
-    Index(None, "date", "id"),
-    Index(None, "agent", "date", "id"),
-    Index(None, "category", "date", "id"),
-    Index(None, "project", "date", "id"),
+    sa.Index(None, "date", "id"),
+    sa.Index(None, "agent", "date", "id"),
+    sa.Index(None, "category", "date", "id"),
+    sa.Index(None, "project", "date", "id"),
     # For retention.
-    Index(None, "updated_at"),
+    sa.Index(None, "updated_at"),
     partial_index("reviewed_date", where="reviewed_date IS NOT NULL"),
     partial_index("agent", "date", "id", where=HAS_OUTCOME, name="ix_decisions_outcomes"),
 )
@@ -71,32 +57,32 @@ made of it; `revision` is the newest number of the outbox for the decision. The 
 agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
 """
 
-review_deadlines = Table(
+review_deadlines = sa.Table(
     "review_deadlines",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("review_by", UtcDateTime, nullable=False),
-    Index(None, "review_by"),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("review_by", UtcDateTime, nullable=False),
+    sa.Index(None, "review_by"),
 )
 """When decisions are to be reviewed; those without a date have no row.
 
 A table of its own, because a column added to `decisions` comes after the long texts.
 """
 
-decision_reviews = Table(
+decision_reviews = sa.Table(
     "decision_reviews",
     metadata,
-    Column("id", SERIAL, primary_key=True),
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), nullable=False),
-    Column("reviewer", Text),
-    Column("request_key", Text),
-    Column("outcome", Text, nullable=False),
-    Column("notes", Text),
-    Column("at", UtcDateTime, nullable=False),
-    Column("confidence", Double),
-    Index(None, "decision_id", "id"),
+    sa.Column("id", SERIAL, primary_key=True),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), nullable=False),
+    sa.Column("reviewer", sa.Text),
+    sa.Column("request_key", sa.Text),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("notes", sa.Text),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("confidence", sa.Double),
+    sa.Index(None, "decision_id", "id"),
     # NULLs differ from each other: reviews without a key may repeat.
-    UniqueConstraint("decision_id", "reviewer", "request_key"),
+    sa.UniqueConstraint("decision_id", "reviewer", "request_key"),
 )
 """All reviews of decisions, in the order of their ids.
 
@@ -104,73 +90,73 @@ decision_reviews = Table(
 Reviews from before the table have no reviewer if the audit trail does not name one.
 """
 
-former_contents = Table(
+former_contents = sa.Table(
     "former_contents",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("revision", Integer, primary_key=True),
-    Column("replaced_at", UtcDateTime, nullable=False),
-    Column("content", JSON, nullable=False),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("revision", sa.Integer, primary_key=True),
+    sa.Column("replaced_at", UtcDateTime, nullable=False),
+    sa.Column("content", sa.JSON, nullable=False),
 )
 """The contents that decisions had before updates and imports, numbered from 1."""
 
-deleted_decisions = Table(
+deleted_decisions = sa.Table(
     "deleted_decisions",
     metadata,
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("agent", Text, nullable=False),
-    Column("idempotency_key", Text),
-    Column("deleted_at", UtcDateTime, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Index(None, "revision", unique=True),
-    Index(None, "agent", "idempotency_key"),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("deleted_at", UtcDateTime, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Index(None, "revision", unique=True),
+    sa.Index(None, "agent", "idempotency_key"),
 )
 """What is left of deleted decisions: nothing of their content. `revision` is that of the deletion."""
 
-journal_identity = Table("journal_identity", metadata, Column("id", Text, primary_key=True))
+journal_identity = sa.Table("journal_identity", metadata, sa.Column("id", sa.Text, primary_key=True))
 """One row: the name that the database got when it was made, by which its revisions are known."""
 
-decision_tags = Table(
+decision_tags = sa.Table(
     "decision_tags",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("tag", Text, primary_key=True),
-    Index(None, "tag", "decision_id"),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Index(None, "tag", "decision_id"),
 )
 
-decision_links = Table(
+decision_links = sa.Table(
     "decision_links",
     metadata,
-    Column("declared_by", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("from_id", IDENTIFIER, primary_key=True),
-    Column("type", Text, primary_key=True),
-    Column("to_id", IDENTIFIER, primary_key=True),
-    Index(None, "from_id", "type"),
-    Index(None, "to_id", "type"),
+    sa.Column("declared_by", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("from_id", IDENTIFIER, primary_key=True),
+    sa.Column("type", sa.Text, primary_key=True),
+    sa.Column("to_id", IDENTIFIER, primary_key=True),
+    sa.Index(None, "from_id", "type"),
+    sa.Index(None, "to_id", "type"),
 )
 """How decisions relate; either end may name a decision that is not there yet."""
 
-suspended_links = Table(
+suspended_links = sa.Table(
     "suspended_links",
     metadata,
-    Column("declared_by", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("from_id", IDENTIFIER, primary_key=True),
-    Column("type", Text, primary_key=True),
-    Column("to_id", IDENTIFIER, primary_key=True),
-    Column("deleted_id", IDENTIFIER, nullable=False),
-    Index(None, "deleted_id"),
+    sa.Column("declared_by", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("from_id", IDENTIFIER, primary_key=True),
+    sa.Column("type", sa.Text, primary_key=True),
+    sa.Column("to_id", IDENTIFIER, primary_key=True),
+    sa.Column("deleted_id", IDENTIFIER, nullable=False),
+    sa.Index(None, "deleted_id"),
 )
 """Links from and to deleted decisions, for the case that an import restores these."""
 
-decision_vectors = Table(
+decision_vectors = sa.Table(
     "decision_vectors",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("model", Text, nullable=False),
-    Column("format", Integer, nullable=False, server_default="0"),
-    Column("passages", Integer, nullable=False, server_default="1"),
-    Column("has_lesson", Boolean, nullable=False, server_default=false()),
-    Column("vector", LargeBinary, nullable=False),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("format", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("passages", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("has_lesson", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
 )
 """The vectors of each decision's passages, one after the other: little-endian float32, of one model at a time.
 
@@ -178,33 +164,33 @@ They are in one row because they are always written and read together. `format` 
 text was divided; 0 is one vector of title and beginning.
 """
 
-decision_terms = Table(
+decision_terms = sa.Table(
     "decision_terms",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("terms", LargeBinary, nullable=False),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("terms", sa.LargeBinary, nullable=False),
 )
 """The terms of each decision, entries of `TERM_TYPE`; `version` is the `ANALYSIS_VERSION` that made them."""
 
-prepared_vectors = Table(
+prepared_vectors = sa.Table(
     "prepared_vectors",
     metadata,
-    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
-    Column("model", Text, primary_key=True),
-    Column("revision", BigInteger, nullable=False),
-    Column("format", Integer, nullable=False, server_default="0"),
-    Column("passages", Integer, nullable=False, server_default="1"),
-    Column("has_lesson", Boolean, nullable=False, server_default=false()),
-    Column("vector", LargeBinary, nullable=False),
+    sa.Column("decision_id", IDENTIFIER, sa.ForeignKey("decisions.id"), primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("format", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("passages", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("has_lesson", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
 )
 """Vectors of models that no server uses yet, as `decision_vectors` has them; `revision` is that of the decision."""
 
-outbox = Table(
+outbox = sa.Table(
     "outbox",
     metadata,
-    Column("seq", SERIAL, primary_key=True),
-    Column("decision_id", IDENTIFIER, nullable=False),
+    sa.Column("seq", SERIAL, primary_key=True),
+    sa.Column("decision_id", IDENTIFIER, nullable=False),
     # Without it SQLite would give the number of a removed last row to the next one.
     sqlite_autoincrement=True,
 )

@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.decision_terms import NO_TERMS, Terms
-from cstp_grpc.core.decisions.model import (
-    Decision,
-    Links,
-)
 
 T = TypeVar("T")
 
@@ -87,7 +84,7 @@ class JournalEntry:
     repetition from another content.
     """
 
-    decision: Decision
+    decision: model.Decision
     stated_status: DecisionStatus
     content_hash: str
     idempotency_key: str | None = None
@@ -98,7 +95,7 @@ class DeclaredLinks:
     """The links that a decision declares: from it to others, and from those that supersede it."""
 
     decision_id: str
-    links: Links
+    links: model.Links
     superseded_by: tuple[str, ...] = ()
 
 
@@ -106,7 +103,7 @@ class DeclaredLinks:
 class UnpreparedDecision:
     """A whole decision that is to be embedded, and its revision."""
 
-    decision: Decision
+    decision: model.Decision
     revision: int
 
 
@@ -132,7 +129,7 @@ class DecisionBackground:
     """Contexts of decisions and the decisions that superseded them, by id, as far as a reader may know them."""
 
     contexts: Mapping[str, str] = field(default_factory=dict)
-    successors: Mapping[str, Decision] = field(default_factory=dict)
+    successors: Mapping[str, model.Decision] = field(default_factory=dict)
 
 
 NO_BACKGROUND = DecisionBackground()

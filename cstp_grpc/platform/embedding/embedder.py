@@ -41,20 +41,12 @@ class CachedEmbedder:
     """
 
     def __init__(self, inner: Embedder, size: int) -> None:
+        self.model, self.dimensions = inner.model, inner.dimensions
         self._inner = inner
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
         # Guards the cache, whose lookups reorder it; held for no computation. Two threads may embed the same text, and
         # the later of the two equal results stays.
         self._lock = threading.Lock()
-
-    @property
-    def model(self) -> str:
-        return self._inner.model
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors."""
-        return self._inner.dimensions
 
     def is_cached(self, text: str) -> bool:
         # Without the lock: `in` does not reorder the cache, and an outdated answer only costs time.
@@ -82,21 +74,11 @@ class LazyEmbedder:
 
     def __init__(self, model: str, dimensions: int, load: Callable[[], Embedder]) -> None:
         """State the model and the length of its vectors, which must be known before it is loaded."""
-        self._model = model
-        self._dimensions = dimensions
+        self.model, self.dimensions = model, dimensions
         self._load = load
         # Held while loading: other threads wait for it in place of loading the model too.
         self._lock = threading.Lock()
         self._loaded: Embedder | None = None
-
-    @property
-    def model(self) -> str:
-        return self._model
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors."""
-        return self._dimensions
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False
@@ -219,22 +201,13 @@ class CentredEmbedder:
     """
 
     def __init__(self, inner: Embedder) -> None:
+        self.model, self.dimensions = f"{inner.model}:centred", inner.dimensions
         self._inner = inner
         # Not held while the inner embedder computes, which may be a call over the network.
         self._lock = threading.Lock()
         self._common: NDArray[np.float32] | None = None
         self._pending: Future[NDArray[np.float32]] | None = None
         """What one thread computes and others wait for; guarded by the lock."""
-
-    @property
-    def model(self) -> str:
-        """The name of the inner embedder's model, marked as centred."""
-        return f"{self._inner.model}:centred"
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors."""
-        return self._inner.dimensions
 
     def is_cached(self, text: str) -> bool:
         """Return True if the inner embedder computes nothing for a text."""

@@ -49,7 +49,6 @@ class EmbeddingEndpoint:
 
     @property
     def max_response_bytes(self) -> int:
-        """The size of the largest response."""
         return self.batch * self.dimensions * NUMBER_BYTES + ENVELOPE_BYTES
 
 
@@ -57,22 +56,14 @@ class HttpEmbedder:
     """Embeds texts by an endpoint. Safe for many threads."""
 
     def __init__(self, endpoint: EmbeddingEndpoint, http: HttpClient, retrier: Retrier) -> None:
+        # Without the address, so that a model may move.
+        self.model, self.dimensions = f"openai:{endpoint.model}:{endpoint.dimensions}", endpoint.dimensions
         self._endpoint = endpoint
         self._http = http
         self._retrier = retrier
         self._url = urlsplit(f"{endpoint.url.rstrip('/')}/embeddings")
         key = {} if endpoint.api_key is None else {"authorization": f"Bearer {endpoint.api_key}"}
         self._headers = {"content-type": "application/json", "accept": "application/json", **key}
-
-    @property
-    def model(self) -> str:
-        """The endpoint's name of the model, and its dimensions; not the address, so that a model may move."""
-        return f"openai:{self._endpoint.model}:{self.dimensions}"
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors."""
-        return self._endpoint.dimensions
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False

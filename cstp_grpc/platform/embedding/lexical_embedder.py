@@ -47,15 +47,9 @@ WORD = re.compile(r"[^\W_]+")
 class LexicalEmbedder:
     """Embeds texts by their words."""
 
-    @property
-    def model(self) -> str:
-        """The name and version of the hashing rules."""
-        return "lexical-v1"
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors: 1024."""
-        return DIMENSIONS
+    model = "lexical-v1"
+    """The name and version of the hashing rules."""
+    dimensions = DIMENSIONS
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False

@@ -250,7 +250,6 @@ def convert_to_onnx(weights: ModelFiles) -> tuple[bytes, bytes]:
 
 
 def remove_unfinished_files(folder: Path) -> None:
-    """Remove the files of an interrupted conversion. Raises OSError."""
     # A data folder is locked by one process at a time, so that no other is still writing these.
     for unfinished in folder.glob(f"{UNFINISHED}*"):
         unfinished.unlink(missing_ok=True)

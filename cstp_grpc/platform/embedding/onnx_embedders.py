@@ -75,7 +75,6 @@ class OnnxTextEncoder:
         return vectors
 
     def measure_dimensions(self) -> int:
-        """Return the length of the model's vectors. Raises whatever the libraries raise."""
         return int(self._run([self._tokenizer.encode("length")]).shape[1])
 
     def _run(self, encodings: Sequence[Encoding]) -> Vectors:
@@ -105,12 +104,10 @@ def pool_mean(hidden: NDArray[np.float32], mask: Mask) -> Vectors:
 
 
 def pool_first_token(hidden: NDArray[np.float32], mask: Mask) -> Vectors:  # noqa: ARG001
-    """Return the hidden state of each text's first token, `[CLS]`."""
     return hidden[:, 0, :].copy()
 
 
 def pool_last_token(hidden: NDArray[np.float32], mask: Mask) -> Vectors:
-    """Return the hidden state of each text's last token."""
     last: Vectors = hidden[np.arange(len(hidden)), mask.sum(axis=1) - 1]
     return last
 
@@ -151,6 +148,8 @@ PROBE_TOLERANCE = 1e-3
 class MiniLmEmbedder:
     """Embeds texts with all-MiniLM-L6-v2, which reads the first 256 tokens of a text."""
 
+    model, dimensions = MODEL, DIMENSIONS
+
     def __init__(
         self,
         weights: ModelFiles,
@@ -163,16 +162,6 @@ class MiniLmEmbedder:
         tokenizer, session = load_tokenizer(weights.tokenizer), open_session(model, threads.per_batch)
         self._encoder = OnnxTextEncoder(tokenizer, session, pool_mean, MAX_CHARACTERS, threads.batches, batch_tokens)
         self._verify_probes(model, weights.tokenizer)
-
-    @property
-    def model(self) -> str:
-        """The model's published name."""
-        return MODEL
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors: 384."""
-        return DIMENSIONS
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False
@@ -258,18 +247,9 @@ class OnnxFolderEmbedder:
         self._lower_case = bool(text_config.get("do_lower_case"))
         max_characters = max_tokens * CHARACTERS_PER_TOKEN
         self._encoder = OnnxTextEncoder(tokenizer, session, files.pooling(), max_characters, threads.batches)
-        self._dimensions = self._measure_dimensions(files, dimensions)
-        self._model = f"onnx:{files.name}:{files.digest()}"
-
-    @property
-    def model(self) -> str:
-        """The folder's name and a hash of its files: a model that is exchanged in its folder is another one."""
-        return self._model
-
-    @property
-    def dimensions(self) -> int:
-        """The length of the vectors."""
-        return self._dimensions
+        self.dimensions = self._measure_dimensions(files, dimensions)
+        # The hash of its files: a model that is exchanged in its folder is another one.
+        self.model = f"onnx:{files.name}:{files.digest()}"
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False

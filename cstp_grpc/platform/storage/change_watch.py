@@ -132,7 +132,6 @@ class DatabaseVersion:
         """How many connections were opened; part of the value."""
 
     def read(self) -> tuple[int, object]:
-        """Return the current value. Raises SQLAlchemyError."""
         if self._connection is None:
             # In a transaction on PostgreSQL the snapshot would stay as it is.
             self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")

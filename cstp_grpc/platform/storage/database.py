@@ -13,17 +13,8 @@ from pathlib import Path
 from typing import Final, cast
 
 import sqlalchemy
-from sqlalchemy import URL, Connection, Dialect, Engine, event, make_url
+from sqlalchemy import URL, Connection, Dialect, Engine, event, exc, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import (
-    ArgumentError,
-    DatabaseError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
 from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -52,7 +43,7 @@ def is_damage_error(error: BaseException) -> bool:
     if getattr(getattr(error, "orig", None), "sqlstate", None) in DATA_CORRUPTED:
         return True
     # SQLite's driver raises the base class itself for SQLITE_CORRUPT and SQLITE_NOTADB, a subclass for nearly all else.
-    return type(error) is DatabaseError
+    return type(error) is exc.DatabaseError
 
 
 def describe_damage(error: BaseException) -> str:
@@ -101,7 +92,7 @@ class FailureLog:
 def describe_condition(error: BaseException) -> str | None:
     """Return in one line what keeps a database from working; None for an error that code may have made."""
     known = error.__cause__ if isinstance(error, CommitOutcomeUnknown) else error
-    if not isinstance(known, OperationalError):
+    if not isinstance(known, exc.OperationalError):
         return None
     code = getattr(known.orig, "sqlite_errorcode", None)
     return None if code is not None and code & PRIMARY_CODE not in CONDITIONS else cut_line(str(known.orig), 300)
@@ -114,14 +105,14 @@ def translate_read_errors(*, logs_failures: bool = True) -> Iterator[None]:
         yield
     except DatabaseLost as error:
         raise QueryFailed(str(error)) from error
-    except SQLAlchemyError as error:
+    except exc.SQLAlchemyError as error:
         if logs_failures:
             FailureLog(logger).log("the journal cannot be read", error)
         reason = describe_damage(error) if is_damage_error(error) else "the journal cannot be read now; try again"
         raise QueryFailed(reason) from error
 
 
-CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInternalError, PoolTimeout)
+CANNOT_ANSWER = (exc.OperationalError, exc.ProgrammingError, exc.InterfaceError, DatabaseInternalError, PoolTimeout)
 """Errors by which the database says that it cannot do what would otherwise be right.
 
 A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
@@ -148,7 +139,7 @@ def caller_error(error: BaseException, failures: FailureLog) -> BaseException:
     if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
         failures.log("the database could not do a job", error)
         return unavailable_error(error)
-    if not isinstance(error, SQLAlchemyError):
+    if not isinstance(error, exc.SQLAlchemyError):
         return error
     logger.error("the database rejected a statement of a job", exc_info=error)
     rejected = InternalError("the record could not be stored, because the database rejected it")
@@ -156,9 +147,9 @@ def caller_error(error: BaseException, failures: FailureLog) -> BaseException:
     return rejected
 
 
-def is_certain_rollback(error: SQLAlchemyError) -> bool:
+def is_certain_rollback(error: exc.SQLAlchemyError) -> bool:
     """Return True if a failed commit has certainly stored nothing; after most errors that is unknown."""
-    if isinstance(error, IntegrityError):
+    if isinstance(error, exc.IntegrityError):
         return True
     cause = getattr(error, "orig", None)
     code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
@@ -184,7 +175,7 @@ def unavailable_error(cause: BaseException) -> Unavailable:
 
 def describe_database_failure(error: Exception) -> str | None:
     """Return the reason why the database cannot be used, for the operator; None for an error of another kind."""
-    if not isinstance(error, SQLAlchemyError):
+    if not isinstance(error, exc.SQLAlchemyError):
         return None
     return describe_damage(error) if is_damage_error(error) else str(getattr(error, "orig", None) or error)
 
@@ -263,7 +254,6 @@ class Database:
 
     @property
     def dialect(self) -> Dialect:
-        """The SQL dialect that statements are compiled for."""
         return self.engine.dialect
 
     @property
@@ -290,11 +280,9 @@ class Database:
                 self.files.refuse_if_lost()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
         self.engine.dispose()
 
     def open_write_connection(self) -> Connection:
-        """Return a new connection whose transactions may write."""
         return self.engine.connect().execution_options(writes=True)
 
     @contextmanager
@@ -322,7 +310,7 @@ class Database:
             pooled = self.engine.raw_connection()
             try:
                 yield cast(DriverConnection, pooled.driver_connection)
-            except SQLAlchemyError:
+            except exc.SQLAlchemyError:
                 # Whatever state it is in, nobody else gets it.
                 pooled.invalidate()
                 raise
@@ -346,7 +334,7 @@ def parse_database_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     # SQLAlchemy lets a port that is no number fail as Python does.
-    except (ArgumentError, ValueError) as error:
+    except (exc.ArgumentError, ValueError) as error:
         raise UnsuitableDatabase("storage.url: is not a database URL") from error
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):

@@ -60,7 +60,6 @@ def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition
 
 
 def find_damage(connection: Connection) -> str | None:
-    """Return the first problem that SQLite finds in its pages and indexes, or None."""
     found = connection.execute(text("PRAGMA integrity_check(1)")).scalar()
     return None if found == "ok" else str(found)
 

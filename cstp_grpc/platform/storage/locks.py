@@ -88,7 +88,6 @@ class DataDirLock:
             self._descriptor = None
 
     def __enter__(self) -> Self:
-        """Take the lock. Raises AlreadyRunning."""
         self.acquire()
         return self
 
@@ -162,7 +161,6 @@ class ProcessWriteLock:
         fcntl.flock(self._writing, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the files; entering afterwards raises OSError."""
         for descriptor in (self._next, self._writing):
             if descriptor != CLOSED:
                 os.close(descriptor)

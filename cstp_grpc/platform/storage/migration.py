@@ -59,7 +59,6 @@ def current_revision(database: Database) -> str | None:
 
 
 def newest_revision() -> str:
-    """Return the newest migration revision of this version."""
     return max(known_revisions())
 
 
@@ -69,7 +68,6 @@ def known_revisions() -> set[str]:
 
 
 def build_alembic_config(connection: Connection | None = None) -> Config:
-    """Return the configuration of Alembic, built without an ini file."""
     from alembic.config import Config
 
     config = Config()

@@ -75,7 +75,6 @@ def invalid_token_error() -> InvalidArgument:
 
 
 def hash_conditions(conditions: object) -> str:
-    """Return a short hash of the conditions of a listing."""
     return hashlib.sha256(repr(conditions).encode()).hexdigest()[:16]
 
 

@@ -155,7 +155,6 @@ def restore_postgresql_dump(
 
 
 def count_table_rows(connection: Connection) -> dict[str, int]:
-    """Return how many rows each table has."""
     quote = connection.dialect.identifier_preparer.quote
     return {
         table: connection.execute(text(f"SELECT count(*) FROM {quote(table)}")).scalar_one()  # noqa: S608 - quoted

@@ -74,7 +74,6 @@ class RowMapper(Generic[T]):
         return found
 
     def to_row(self, item: T) -> dict[str, Any]:
-        """Return the columns of an object."""
         row: dict[str, Any] = {}
         for each in self._fields:
             value, encode = getattr(item, each.name), each.codec.encode

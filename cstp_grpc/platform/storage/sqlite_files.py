@@ -158,7 +158,6 @@ HELD_FILES: Final = HeldFiles()
 
 
 def file_identity(status: os.stat_result) -> FileIdentity:
-    """Return the device and inode of a file status."""
     return status.st_dev, status.st_ino
 
 
@@ -395,7 +394,6 @@ class DatabaseFileWatch:
         self._periodic.start()
 
     def stop(self) -> None:
-        """Stop the checks, and wait for one in progress."""
         self._periodic.stop()
 
     def _check(self) -> float | None:

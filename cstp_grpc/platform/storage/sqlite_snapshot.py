@@ -140,19 +140,16 @@ def require_known_migration(found: str, path: Path) -> str:
 
 
 def list_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of a database's tables, sorted."""
     query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
     return [name for (name,) in connection.execute(query)]
 
 
 def count_rows(connection: sqlite3.Connection, table: str) -> int:
-    """Return how many rows a table has."""
     count: int = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]  # noqa: S608 - from the schema
     return count
 
 
 def describe_sqlite_error(error: sqlite3.Error) -> str:
-    """Return the description of an error of SQLite for operators."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
         return NOT_A_DATABASE
     # As in `is_damage_error`: the base class itself stands for damage.
@@ -166,7 +163,6 @@ def report_size(path: Path, on_progress: Callable[[int], object]) -> int:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if it is missing."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -99,7 +99,6 @@ class ChangeFeed(ABC, Generic[ItemT, ConditionsT]):
 
     @property
     def open_count(self) -> int:
-        """How many subscriptions are open."""
         with self._lock:
             return len(self._watches)
 

@@ -14,27 +14,7 @@ from datetime import UTC, datetime
 from itertools import chain, groupby
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    BindParameter,
-    Connection,
-    DateTime,
-    Delete,
-    Dialect,
-    Index,
-    Insert,
-    Integer,
-    MetaData,
-    Select,
-    Text,
-    TypeDecorator,
-    Update,
-    bindparam,
-    func,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 T = TypeVar("T")
@@ -83,7 +63,7 @@ class UnitOfWork:
 
     __slots__ = ("_endings", "_is_sqlite", "connection", "driver", "execute", "rollbacks", "transactions")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: sa.Connection) -> None:
         """Wrap a connection whose transactions its owner begins and ends."""
         self.connection = connection
         self.execute = connection.execute
@@ -183,12 +163,11 @@ class UnitOfWork:
         return bool(driver.info.transaction_status.name != "INERROR")
 
 
-def get_driver_connection(connection: Connection) -> DriverConnection:
-    """Return the driver connection inside a SQLAlchemy connection."""
+def get_driver_connection(connection: sa.Connection) -> DriverConnection:
     return cast(DriverConnection, connection.connection.driver_connection)
 
 
-def begin_sqlite_transaction(connection: Connection) -> None:
+def begin_sqlite_transaction(connection: sa.Connection) -> None:
     """Begin a transaction explicitly, since the driver would begin it only at the first change.
 
     A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
@@ -201,18 +180,18 @@ def begin_sqlite_transaction(connection: Connection) -> None:
         driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-class UtcDateTime(TypeDecorator[datetime]):
+class UtcDateTime(sa.TypeDecorator[datetime]):
     """An instant with microseconds, stored and returned in UTC; raises ValueError for a naive one."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def bind_processor(self, dialect: Dialect) -> Any:
+    def bind_processor(self, dialect: sa.Dialect) -> Any:
         """Return the conversion to the driver's type."""
         # In the text that SQLAlchemy's own conversion for SQLite makes, in a fifth of the time; every record has some.
         return format_sqlite_instant if dialect.name == "sqlite" else super().bind_processor(dialect)
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
         """Return an aware instant in UTC, as the database stores it."""
         if value is None:
             return None
@@ -220,7 +199,7 @@ class UtcDateTime(TypeDecorator[datetime]):
             raise ValueError(f"{value.isoformat()} says nothing of its time zone")
         return value.astimezone(UTC)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
         """Return a stored instant as an aware one in UTC."""
         if value is None:
             return None
@@ -237,13 +216,13 @@ def format_sqlite_instant(value: datetime | None) -> str | None:
 
 
 # Identifiers are compared byte by byte on every database, so that listings have the same order on each.
-IDENTIFIER = Text().with_variant(Text(collation="C"), "postgresql")
+IDENTIFIER = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 # SQLite numbers rows by itself only where the key is INTEGER, which holds 64 bits there.
-SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 # An absent value is the database's NULL, never the JSON text `null`.
-OPTIONAL_JSON = JSON(none_as_null=True)
+OPTIONAL_JSON = sa.JSON(none_as_null=True)
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -256,11 +235,11 @@ CONDITION: Final = "condition"
 """The key, in the info of an index over some rows only, of their condition."""
 
 
-def partial_index(*columns: str, where: str, name: str | None = None, unique: bool = False) -> Index:
+def partial_index(*columns: str, where: str, name: str | None = None, unique: bool = False) -> sa.Index:
     """Return an index over the rows that meet a condition; a query must repeat the condition to use it."""
     # Not `postgresql_where`, for which SQLAlchemy loads the dialect and all its drivers, wherever the journal is.
     # Migrations make the indexes, and a test compares the two.
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={CONDITION: where})
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), info={CONDITION: where})
 
 
 Values = Mapping[str, Any]
@@ -295,7 +274,9 @@ class CompiledStatement:
     every call use this class. Values, rows and errors are converted as SQLAlchemy does.
     """
 
-    def __init__(self, statement: Select[*tuple[Any, ...]] | Insert | Update | Delete, dialect: Dialect) -> None:
+    def __init__(
+        self, statement: sa.Select[*tuple[Any, ...]] | sa.Insert | sa.Update | sa.Delete, dialect: sa.Dialect
+    ) -> None:
         """Set a statement; its `bindparam` names are the names of the values it is run with."""
         # A copy, because a statement that was compiled keeps its columns, and one derived from it later, such as with
         # RETURNING, would take them over.
@@ -423,9 +404,9 @@ class CompiledStatement:
         return DBAPIError.instance(sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)
 
 
-def bind_parameters(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
+def bind_parameters(names: Iterable[str]) -> dict[str, sa.BindParameter[Any]]:
     """Return a bind parameter for each column name, for the values of an INSERT or UPDATE."""
-    return {name: bindparam(name) for name in names}
+    return {name: sa.bindparam(name) for name in names}
 
 
 def indexed_converters(converters: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -509,8 +490,8 @@ CHANGE_CHANNEL = "cstp_changes"
 class ChangeNotice:
     """Notifies other servers of a transaction once it is committed; they would find it by polling, a little later."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        notice = select(func.pg_notify(CHANGE_CHANNEL, ""))
+    def __init__(self, dialect: sa.Dialect) -> None:
+        notice = sa.select(sa.func.pg_notify(CHANGE_CHANNEL, ""))
         # Processes on one SQLite file ask for its version, which costs a microsecond.
         self._notice = CompiledStatement(notice, dialect) if dialect.name == "postgresql" else None
 
@@ -527,9 +508,9 @@ class GlobalWriteLock:
     servers could deadlock.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: sa.Dialect) -> None:
         # The notice with the lock, because what becomes visible in its order is what other servers follow.
-        lock = select(func.pg_advisory_xact_lock(ORDER_LOCK), func.pg_notify(CHANGE_CHANNEL, ""))
+        lock = sa.select(sa.func.pg_advisory_xact_lock(ORDER_LOCK), sa.func.pg_notify(CHANGE_CHANNEL, ""))
         # On SQLite a transaction that writes keeps all others waiting by itself.
         self._lock = CompiledStatement(lock, dialect) if dialect.name == "postgresql" else None
 

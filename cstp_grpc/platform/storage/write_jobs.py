@@ -54,11 +54,9 @@ class PendingJob(Generic[T]):
         self._result = self.job(unit_of_work)
 
     def fail(self, error: BaseException) -> None:
-        """Keep an error instead of a result."""
         self._error = error
 
     def end(self) -> None:
-        """Wake the caller."""
         self._ended.release()
 
     def wait(self, timeout: float) -> T:
@@ -138,7 +136,6 @@ class GatheredJobs:
 
 
 def timeout_error(timeout: float) -> Unavailable:
-    """Return the error for a caller that waited too long."""
     return Unavailable(
         f"the record was not on disk after {timeout:g} seconds, and may still be stored; {REPEAT_IS_SAFE}"
     )

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.contract.errors import Unavailable
+from cstp_grpc.platform.storage import write_jobs
 from cstp_grpc.platform.storage.database import (
     CommitOutcomeUnknown,
     Database,
@@ -26,15 +27,6 @@ from cstp_grpc.platform.storage.database import (
 from cstp_grpc.platform.storage.locks import ProcessWriteLock
 from cstp_grpc.platform.storage.sqlite_files import DatabaseLost
 from cstp_grpc.platform.storage.unit_of_work import RowInsertion, UnitOfWork, run_insertions
-from cstp_grpc.platform.storage.write_jobs import (
-    GATHER_SECONDS,
-    MAX_BATCH,
-    GatheredJobs,
-    PendingAsyncJob,
-    PendingFutureJob,
-    PendingJob,
-    WriteJob,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +40,6 @@ NOT_MEASURED: Final = nullcontext()
 
 
 def do_not_measure() -> AbstractContextManager[object]:
-    """Return a block that nobody observes."""
     return NOT_MEASURED
 
 
@@ -108,8 +99,8 @@ class GroupCommitWriter:
         self._lock = threading.Lock()
         """Entered itself and not by `_changed`, the condition on it, whose methods are slow Python."""
         self._changed = threading.Condition(self._lock)
-        self._waiting: list[PendingJob[Any]] = []
-        self._gathered: dict[asyncio.AbstractEventLoop, GatheredJobs] = {}
+        self._waiting: list[write_jobs.PendingJob[Any]] = []
+        self._gathered: dict[asyncio.AbstractEventLoop, write_jobs.GatheredJobs] = {}
         """What each event loop will hand over next; an entry is used by the thread of its loop alone."""
         self._last_count = 1
         """How many jobs an event loop has handed over last."""
@@ -124,7 +115,7 @@ class GroupCommitWriter:
         self._thread = threading.Thread(target=self._run_batches, name="writer", daemon=True)
         self._thread.start()
 
-    def run(self, job: WriteJob[T], *, alone: bool = False) -> T:
+    def run(self, job: write_jobs.WriteJob[T], *, alone: bool = False) -> T:
         """Run a job and return its result once it is on disk.
 
         A job that waits for other servers must run `alone`, in a transaction that holds no other lock. Raises what the
@@ -132,7 +123,7 @@ class GroupCommitWriter:
         then may still be stored.
         """
         with self._measure_write():
-            ticket = PendingJob(job, alone=alone)
+            ticket = write_jobs.PendingJob(job, alone=alone)
             if self._enqueue_or_claim(ticket, may_commit=self._callers_commit):
                 try:
                     self._commit(lambda: [ticket])
@@ -144,13 +135,13 @@ class GroupCommitWriter:
                 if ticket.abandoned:
                     self._end_silent_connection()
 
-    async def write(self, job: WriteJob[T], *, alone: bool = False) -> T:
+    async def write(self, job: write_jobs.WriteJob[T], *, alone: bool = False) -> T:
         """Run a job and return its result once it is on disk, as `run` does, without blocking the event loop.
 
         If the caller is cancelled, a job that has not started never runs.
         """
         loop = asyncio.get_running_loop()
-        ticket = PendingAsyncJob(job, loop, alone=alone)
+        ticket = write_jobs.PendingAsyncJob(job, loop, alone=alone)
         self._enqueue_from_loop(ticket)
         timer = loop.call_later(self._timeout, ticket.expire, self._timeout)
         try:
@@ -164,15 +155,14 @@ class GroupCommitWriter:
             if ticket.abandoned:
                 self._end_silent_connection()
 
-    def submit(self, job: WriteJob[T], *, alone: bool = False) -> Future[T]:
+    def submit(self, job: write_jobs.WriteJob[T], *, alone: bool = False) -> Future[T]:
         """Queue a job and return its future, which has no time limit. Raises Unavailable after `close`."""
-        ticket = PendingFutureJob(job, alone=alone)
+        ticket = write_jobs.PendingFutureJob(job, alone=alone)
         self._enqueue_or_claim(ticket, may_commit=False)
         return ticket.future
 
     @property
     def waiting_jobs(self) -> int:
-        """How many jobs wait for a transaction."""
         # Without the lock: a length is read at once, and an event loop that hands jobs over meanwhile changes nothing.
         return len(self._waiting)
 
@@ -183,7 +173,7 @@ class GroupCommitWriter:
             self._changed.notify()
         self._thread.join()
 
-    def _enqueue_or_claim(self, ticket: PendingJob[Any], *, may_commit: bool) -> bool:
+    def _enqueue_or_claim(self, ticket: write_jobs.PendingJob[Any], *, may_commit: bool) -> bool:
         """Return True if the caller owns the connection and must release it; else queue the job."""
         with self._lock:
             if self._closed:
@@ -198,7 +188,7 @@ class GroupCommitWriter:
                 self._changed.notify()
             return False
 
-    def _enqueue_from_loop(self, ticket: PendingAsyncJob[Any]) -> None:
+    def _enqueue_from_loop(self, ticket: write_jobs.PendingAsyncJob[Any]) -> None:
         """Queue a job with others of its loop, so that the thread is woken once for them."""
         # Read without the lock; `_hand_over` looks again, with it.
         if self._closed:
@@ -206,11 +196,11 @@ class GroupCommitWriter:
         loop = ticket.loop
         gathered = self._gathered.get(loop)
         if gathered is None:
-            gathered = self._gathered[loop] = GatheredJobs(loop.time() + GATHER_SECONDS)
+            gathered = self._gathered[loop] = write_jobs.GatheredJobs(loop.time() + write_jobs.GATHER_SECONDS)
             loop.call_soon(self._gather, loop, gathered)
         gathered.jobs.append(ticket)
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, gathered: GatheredJobs) -> None:
+    def _gather(self, loop: asyncio.AbstractEventLoop, gathered: write_jobs.GatheredJobs) -> None:
         """Hand the jobs of a loop over, in this pass or a later one."""
         # A lone job does not wait. More than one at a time are seen by these signs, which need no lock: at worst a
         # transaction is a little smaller or later.
@@ -222,7 +212,7 @@ class GroupCommitWriter:
         self._last_count = len(gathered.jobs)
         self._hand_over(gathered.jobs)
 
-    def _hand_over(self, jobs: Sequence[PendingAsyncJob[Any]]) -> None:
+    def _hand_over(self, jobs: Sequence[write_jobs.PendingAsyncJob[Any]]) -> None:
         with self._lock:
             if not self._closed:
                 self._waiting += jobs
@@ -234,7 +224,6 @@ class GroupCommitWriter:
             ticket.settle()
 
     def _release_connection(self) -> None:
-        """Release the connection to the next job."""
         with self._lock:
             self._busy = False
             if self._waiting or self._closed:
@@ -256,16 +245,16 @@ class GroupCommitWriter:
             self._busy = True
             return True
 
-    def _take_batch(self) -> list[PendingJob[Any]]:
+    def _take_batch(self) -> list[write_jobs.PendingJob[Any]]:
         """Return the jobs of the next transaction, without those whose callers gave up."""
         with self._lock:
             count = batch_size(self._waiting)
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return [ticket for ticket in taken if not ticket.abandoned]
 
-    def _commit(self, take: Callable[[], list[PendingJob[Any]]]) -> None:
+    def _commit(self, take: Callable[[], list[write_jobs.PendingJob[Any]]]) -> None:
         """Run the jobs of a batch in one transaction and complete them."""
-        batch: list[PendingJob[Any]] = []
+        batch: list[write_jobs.PendingJob[Any]] = []
         begun = 0.0
         commit_seconds: float | None = None
         try:
@@ -300,7 +289,7 @@ class GroupCommitWriter:
             logger.error("the database did not answer for %g seconds; its connection is ended", SILENT_SECONDS)
             unit_of_work.shut_down_connection()
 
-    def _run_transaction(self, batch: list[PendingJob[Any]]) -> float | None:
+    def _run_transaction(self, batch: list[write_jobs.PendingJob[Any]]) -> float | None:
         """Run a transaction and return how many seconds its commit took; None if there was nothing to commit."""
         unit_of_work = self._unit_of_work
         if unit_of_work is None:
@@ -313,7 +302,7 @@ class GroupCommitWriter:
             # After a failure too, since a commit whose outcome is unknown may be on disk.
             unit_of_work.end()
 
-    def _run_jobs(self, batch: list[PendingJob[Any]], unit_of_work: UnitOfWork) -> float | None:
+    def _run_jobs(self, batch: list[write_jobs.PendingJob[Any]], unit_of_work: UnitOfWork) -> float | None:
         unit_of_work.begin()
         if self._files is not None:
             # Within the transaction, whose lock keeps other processes from writing to the log that is checked.
@@ -342,12 +331,12 @@ class GroupCommitWriter:
             self._files.check()
         return commit_seconds
 
-    def _run_each(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
+    def _run_each(self, group: Sequence[write_jobs.PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         """Run the jobs of a failed group one by one, so that only those that fail are rolled back."""
         for ticket in group:
             self._run_in_savepoint([ticket], unit_of_work)
 
-    def _run_in_savepoint(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
+    def _run_in_savepoint(self, group: Sequence[write_jobs.PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         """Run the jobs of a group in a savepoint, so that an error rolls back no others.
 
         If the database ended the transaction itself, the rollback fails, and with it the whole batch.
@@ -360,7 +349,7 @@ class GroupCommitWriter:
         if not succeeded and len(group) > 1:
             self._run_each(group, unit_of_work)
 
-    def _run(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> bool:
+    def _run(self, group: Sequence[write_jobs.PendingJob[Any]], unit_of_work: UnitOfWork) -> bool:
         """Run the jobs of a group and return True on success; a lone job's error is kept for its caller."""
         try:
             if len(group) > 1:
@@ -387,17 +376,17 @@ class GroupCommitWriter:
             logger.warning("the writer's connection did not close", exc_info=True)
 
 
-def batch_size(waiting: Sequence[PendingJob[Any]]) -> int:
+def batch_size(waiting: Sequence[write_jobs.PendingJob[Any]]) -> int:
     """Return how many of the first jobs run in one transaction."""
     if waiting[0].alone:
         return 1
     for position, ticket in enumerate(waiting):
-        if ticket.alone or position == MAX_BATCH:
+        if ticket.alone or position == write_jobs.MAX_BATCH:
             return position
     return len(waiting)
 
 
-def group_insertions(batch: Sequence[PendingJob[Any]]) -> Iterator[list[PendingJob[Any]]]:
+def group_insertions(batch: Sequence[write_jobs.PendingJob[Any]]) -> Iterator[list[write_jobs.PendingJob[Any]]]:
     """Yield the jobs of a batch in their order: neighbouring insertions together, each other job alone."""
     if len(batch) == 1:
         # Most batches are of one job unless the server is busy.
@@ -410,11 +399,11 @@ def group_insertions(batch: Sequence[PendingJob[Any]]) -> Iterator[list[PendingJ
             yield from ([ticket] for ticket in tickets)
 
 
-def complete_jobs(batch: Sequence[PendingJob[Any]]) -> None:
+def complete_jobs(batch: Sequence[write_jobs.PendingJob[Any]]) -> None:
     """Complete the jobs of a batch, waking each event loop among their callers once."""
-    awaited: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
+    awaited: dict[asyncio.AbstractEventLoop, list[write_jobs.PendingAsyncJob[Any]]] = {}
     for ticket in batch:
-        if isinstance(ticket, PendingAsyncJob):
+        if isinstance(ticket, write_jobs.PendingAsyncJob):
             awaited.setdefault(ticket.loop, []).append(ticket)
         else:
             ticket.end()
@@ -426,7 +415,7 @@ def complete_jobs(batch: Sequence[PendingJob[Any]]) -> None:
             logger.warning("the event loop ended before it heard of its jobs: %d", len(tickets))
 
 
-def settle_async_jobs(tickets: Sequence[PendingAsyncJob[Any]]) -> None:
+def settle_async_jobs(tickets: Sequence[write_jobs.PendingAsyncJob[Any]]) -> None:
     """Complete the futures of a batch; call it on their loop only."""
     for ticket in tickets:
         ticket.settle()

@@ -12,7 +12,7 @@ from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_val
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
-from cstp_grpc.core.decisions.journal_transaction import CitationNotifier
+from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
@@ -175,9 +175,9 @@ def build_journal(
         records.note_deletions()
         feed.notify()
 
-    history, writer, embedder = SqlHistoryStore(shared.database), shared.writer, shared.embedder
+    stores = JournalStores(store, SqlHistoryStore(shared.database), change_log)
     return Journal(
-        store, history, change_log, writer, embedder, shared.sink, shared.clock, apply_changes, citations, forget_erased
+        stores, shared.writer, shared.embedder, shared.sink, shared.clock, apply_changes, citations, forget_erased
     )
 
 

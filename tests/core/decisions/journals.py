@@ -10,6 +10,7 @@ from typing import Any
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.journal_transaction import JournalStores
 from cstp_grpc.core.decisions.model import Decision, DecisionContent, ImportRecord, Links, Reason, SourceLinks
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
@@ -99,9 +100,7 @@ class JournalKit:
     def build_journal(self, store: SqlDecisionStore) -> Journal:
         """Return a journal that writes to a store."""
         return Journal(
-            store,
-            self.history,
-            self.outbox,
+            JournalStores(store, self.history, self.outbox),
             self.writer,
             self.embedder,
             self.trail,

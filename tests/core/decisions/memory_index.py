@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cstp_grpc.core.decisions.search.ann_index import IndexUnavailable
+from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.core.decisions.store import Vector
 
 
-class MemoryIndex:
-    """Fulfils `ProposalIndex`; `failing` makes it unavailable."""
+class MemoryIndex(ChromaIndex):
+    """Stands for a collection of Chroma; `failing` makes it unavailable."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # there is no server to call
         self.vectors: dict[str, Vector] = {}
         self.fed = -1
         self.failing = False

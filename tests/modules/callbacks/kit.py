@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.audit.model import NullAuditSink
 from cstp_grpc.core.decisions.journal import Journal
-from cstp_grpc.core.decisions.journal_transaction import CitationNotifier
+from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
 from cstp_grpc.core.decisions.model import Decision, DecisionContent, Links
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
@@ -78,9 +78,7 @@ class Kit:
 
     def journal_with(self, citations: CitationNotifier) -> Journal:
         return Journal(
-            self.decisions,
-            SqlHistoryStore(self.database),
-            SqlChangeLog(self.database, self.writer),
+            JournalStores(self.decisions, SqlHistoryStore(self.database), SqlChangeLog(self.database, self.writer)),
             self.writer,
             LexicalEmbedder(),
             NullAuditSink(),

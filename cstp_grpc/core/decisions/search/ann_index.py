@@ -43,5 +43,4 @@ def passage_id(decision_id: str, place: int) -> str:
 
 
 def decision_of_passage(passage: str) -> str:
-    """Return the id of the decision that a passage belongs to."""
     return passage.partition("#")[0]

@@ -36,7 +36,6 @@ class ChromaHttpClient:
     """A client of a Chroma server with persistent connections. Safe for many threads."""
 
     def __init__(self, url: str) -> None:
-        """Create a client for `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
         # For plain HTTP a context that trusts nobody: reading the authorities of the system takes 20 to 30 ms.
         is_plain = url.startswith("http://")
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else ssl.create_default_context()
@@ -114,7 +113,6 @@ class ChromaIndex:
     """
 
     def __init__(self, http: ChromaHttpClient, name: str, model: str) -> None:
-        """Create a client for a collection; `open` creates the collection itself."""
         self._http = http
         self._name = name
         self._model = model
@@ -139,7 +137,6 @@ class ChromaIndex:
         return self._revision
 
     def propose(self, vector: Vector, count: int) -> list[str]:
-        """Return the ids of the most similar decisions, the most similar first. Raises IndexUnavailable."""
         body = {"query_embeddings": [vector.tolist()], "n_results": count, "include": []}
         answer = self._call("POST", "/query", body, QUERY_SECONDS)
         ids: list[str] = answer["ids"][0]
@@ -182,7 +179,6 @@ class ChromaIndex:
         self._open_collection()
 
     def other_collections(self) -> list[str]:
-        """Return the names of the server's other collections. Raises IndexUnavailable."""
         found = self._http.call("GET", COLLECTIONS, None, QUERY_SECONDS)
         return [item["name"] for item in found or [] if item["name"] != self._name]
 
@@ -190,7 +186,6 @@ class ChromaIndex:
         self._http.close()
 
     def _open_collection(self) -> None:
-        """Open the collection, creating it if it is missing."""
         body = {
             "name": self._name,
             "get_or_create": True,

@@ -17,6 +17,7 @@ from typing import IO
 from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
 from cstp_grpc.core.decisions.search.chroma_index import ChromaHttpClient
 from cstp_grpc.platform.child_process import ChildProcess, spawn_module
+from cstp_grpc.platform.storage.locks import open_lock_file, try_file_lock
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,6 @@ killer."""
 
 
 def backoff_seconds(failures: int) -> float:
-    """Return the seconds to wait after consecutive failures."""
     return min(FIRST_PAUSE * 2.0 ** min(failures, 30), LONGEST_PAUSE)
 
 
@@ -99,9 +99,7 @@ class SharedChromaServer(ChromaServer):
         self.url = None
         with suppress(FileNotFoundError), self._lock_path.open(encoding="ascii") as file:
             # A URL that nobody holds the lock for is that of a child which has ended.
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_file_lock(file.fileno(), fcntl.LOCK_SH):
                 self.url = file.read() or None
         return super().start(stopping)
 
@@ -128,7 +126,6 @@ class ChildChromaServer(ChromaServer):
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None if there is no child."""
         return self._child.pid if self._child else None
 
     def start(self, stopping: threading.Event) -> str:
@@ -184,14 +181,12 @@ class ChildChromaServer(ChromaServer):
         if self._lock is not None:
             return self._lock
         self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # `flock` and not `lockf`: the lock belongs to the open file, which the child inherits, and so outlives this
-        # process if it is killed before its child.
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        lock = open_lock_file(self._lock_path)
+        # The lock belongs to the open file, which the child inherits, and so outlives this process if it is killed
+        # before its child.
+        if not try_file_lock(lock, fcntl.LOCK_EX):
             os.close(lock)
-            raise IndexUnavailable(f"{self._folder}: is in use by another process") from None
+            raise IndexUnavailable(f"{self._folder}: is in use by another process")
         os.ftruncate(lock, 0)
         self._lock = lock
         return lock
@@ -239,7 +234,6 @@ def lock_path(folder: Path) -> Path:
 
 
 def find_free_port() -> int:
-    """Return a port of loopback that is free now."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]

@@ -13,22 +13,12 @@ from typing import Final, Protocol
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.core.decisions.revision_tokens import RevisionGate, reject_revision
+from cstp_grpc.core.decisions.search import search_results
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader
 from cstp_grpc.core.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
 from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
 from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
-from cstp_grpc.core.decisions.search.search_results import (
-    ChosenMatches,
-    MatchGroup,
-    RecentResults,
-    SearchParameters,
-    SearchState,
-    choose_precedents,
-    group_matches,
-    list_matches,
-    put_successors_first,
-)
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.platform.embedding.embedder import Embedder
@@ -132,7 +122,7 @@ class DecisionSearch:
         self._observer = observer
         self._reads_are_short = store.is_local
         self._outage = OutageLog()
-        self._results = RecentResults()
+        self._results = search_results.RecentResults()
 
     def require_revision(self, token: str) -> None:
         """Wait until searches can find everything up to a journal revision, whichever server wrote it.
@@ -184,7 +174,7 @@ class DecisionSearch:
         relevant lesson that pass the first filter are among them. Raises as `search` does, and MoreResultsNeeded if
         more results than the first `limit` must be looked at, unless `may_grow`.
         """
-        parameters = SearchParameters(
+        parameters = search_results.SearchParameters(
             text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
         )
         if self._loader is not None:
@@ -200,11 +190,11 @@ class DecisionSearch:
                 self._note_plan(SearchPlan.KEPT, 0)
             return self._put_in_order(chosen, parameters)
 
-    def may_recall(self, parameters: SearchParameters) -> bool:
+    def may_recall(self, parameters: search_results.SearchParameters) -> bool:
         """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
         return self._reads_are_short and self._is_loaded and self._results.contains(parameters)
 
-    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+    def recall(self, parameters: search_results.SearchParameters) -> list[Match] | None:
         """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
 
         Fast enough for the event loop. Raises QueryFailed.
@@ -225,10 +215,12 @@ class DecisionSearch:
     def _is_loaded(self) -> bool:
         return self._loader is None or self._loader.is_current
 
-    def _read_state(self) -> SearchState:
-        return SearchState(self._matrix.version, self._store.read_state())
+    def _read_state(self) -> search_results.SearchState:
+        return search_results.SearchState(self._matrix.version, self._store.read_state())
 
-    def _choose_matches(self, search: SearchParameters, *, may_grow: bool) -> ChosenMatches:
+    def _choose_matches(
+        self, search: search_results.SearchParameters, *, may_grow: bool
+    ) -> search_results.ChosenMatches:
         run = self._begin_run(search.text, search.caller, search.min_score, search.favoured)
         with self._matrix.expect_queries([run.query.vector]):
             groups = self._find_groups(run, search, may_grow=may_grow)
@@ -236,19 +228,25 @@ class DecisionSearch:
         is_preferred = build_predicate(search.preferences[0])
         preferred = [group for group in groups if is_preferred(group.first.decision)]
         others = [group for group in groups if not is_preferred(group.first.decision)]
-        chosen = choose_precedents(preferred, limit, of_series, with_exemplars=search.with_exemplars)
-        return ChosenMatches(chosen, choose_precedents(others, limit, of_series)[: limit - len(chosen)])
+        chosen = search_results.choose_precedents(preferred, limit, of_series, with_exemplars=search.with_exemplars)
+        return search_results.ChosenMatches(
+            chosen, search_results.choose_precedents(others, limit, of_series)[: limit - len(chosen)]
+        )
 
-    def _find_groups(self, run: SearchRun, search: SearchParameters, *, may_grow: bool) -> list[MatchGroup]:
+    def _find_groups(
+        self, run: SearchRun, search: search_results.SearchParameters, *, may_grow: bool
+    ) -> list[search_results.MatchGroup]:
         """Return groups of matches from which `limit` can be listed, if there are so many."""
         limit, of_series = search.limit, search.of_series
         wanted = limit
         while True:
             pool = self._find_matches(run, search.preferences, wanted, with_exemplars=search.with_exemplars)
-            groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
+            groups = search_results.group_matches(
+                pool, self._matrix.first_vectors([match.decision.id for match in pool])
+            )
             # Without exemplars, which may be less relevant than what a larger pool would have.
             regular = {match.decision.id for match in pool[:wanted]}
-            listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
+            listed = sum(match.decision.id in regular for match in search_results.list_matches(groups, of_series))
             if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
                 return groups
             if wanted > limit and not may_grow:
@@ -256,11 +254,13 @@ class DecisionSearch:
             # Series fill the pool; what they hide comes after them.
             wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
 
-    def _put_in_order(self, chosen: ChosenMatches, search: SearchParameters) -> list[Match]:
+    def _put_in_order(
+        self, chosen: search_results.ChosenMatches, search: search_results.SearchParameters
+    ) -> list[Match]:
         """Return the matches of a search, superseded ones below their successors."""
         # Looked up each time: a link that changes the status of no decision gives none a new revision.
         successors = self._readable_successors(chosen.preferred, search.caller)
-        return [*put_successors_first(chosen.preferred, successors), *chosen.others]
+        return [*search_results.put_successors_first(chosen.preferred, successors), *chosen.others]
 
     def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
         superseded = [match.decision.id for match in matches if match.decision.status is DecisionStatus.SUPERSEDED]
@@ -352,7 +352,6 @@ class DecisionSearch:
         return self._matrix.expect_queries([self._embedder.embed([text])[0] for text in texts])
 
     def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
-        """Return the top candidates, by the data of the matrix."""
         plan = SearchPlan.EXACT
         if self._index is not None and len(candidates) > self._exact_limit:
             proposed = self._rank_proposals(self._index, inquiry, limit)
@@ -481,14 +480,12 @@ class OutageLog:
         self._lasting = False
 
     def begin(self, error: IndexUnavailable) -> None:
-        """Record that the index failed."""
         with self._lock:
             begun, self._lasting = not self._lasting, True
         if begun:
             logger.warning("searching without the index: %s", error)
 
     def end(self) -> None:
-        """Record that the index responded."""
         # Read without the lock: every search comes here, and hardly ever during an outage.
         if self._lasting:
             with self._lock:

@@ -261,12 +261,10 @@ class IndexSupervisor:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the index is ready, or not needed yet."""
         return self._state in ("ready", "idle")
 
     @property
     def revision(self) -> int:
-        """The revision up to which all changes are indexed. Raises IndexUnavailable."""
         return self._ready_index().revision
 
     @property
@@ -351,7 +349,6 @@ class IndexSupervisor:
             logger.info("building the index of %d decisions from the journal", self._matrix.size)
 
     def _feed_and_check(self, index: ChromaIndex) -> None:
-        """Feed and check the index until stopped."""
         next_check = 0.0
         while not self._stopping.is_set():
             # Cleared before the work: a wake-up during it makes the wait below return at once.
@@ -365,7 +362,6 @@ class IndexSupervisor:
             self._wake.wait(self._feed_interval)
 
     def _publish_if_sound(self, index: ChromaIndex, size: int) -> None:
-        """Check the index and make it available to searches."""
         check_soundness(index, self._matrix, size if self._feeder.builds else 0)
         if self._index is index:
             self._failures = 0

@@ -43,7 +43,6 @@ class QuantizedVectors:
 
     @classmethod
     def of(cls, vectors: Vectors) -> QuantizedVectors:
-        """Round vectors of shape (count, dimensions)."""
         scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(LEVELS)
         # A vector of zeros has no scale; any other represents it as well.
         scales[scales == 0] = 1.0

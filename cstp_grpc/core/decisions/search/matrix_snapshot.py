@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import Terms
 from cstp_grpc.core.decisions.model import DecisionFilter
-from cstp_grpc.core.decisions.search.row_vectors import (
-    LocalVectors,
-    ParallelDotProduct,
-    Rows,
-    RowVectors,
-    SharedVectorPool,
-    SharedVectors,
-)
+from cstp_grpc.core.decisions.search import row_vectors
 from cstp_grpc.core.decisions.search.word_index import SHARED, WordIndex
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, PassageVectors, Vector, Vectors
 
-Selector = slice | Rows
+Selector = slice | row_vectors.Rows
 """The rows to examine. A slice makes numpy return views, an array of row numbers copies."""
 
 Mask = NDArray[np.bool_]
@@ -79,7 +72,6 @@ class MatrixColumns:
 
     @classmethod
     def empty(cls, capacity: int) -> MatrixColumns:
-        """Return columns without rows."""
         return cls(
             revisions=np.zeros(capacity, np.int64),
             dates=np.zeros(capacity, np.float64),
@@ -95,7 +87,6 @@ class MatrixColumns:
 
     @property
     def capacity(self) -> int:
-        """How many rows fit."""
         return len(self.revisions)
 
     def copy(self, kept: Selector, capacity: int) -> MatrixColumns:
@@ -161,16 +152,13 @@ class TagColumns:
 
     @classmethod
     def empty(cls, capacity: int) -> TagColumns:
-        """Return columns without entries."""
         return cls(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))
 
     @property
     def capacity(self) -> int:
-        """How many entries fit."""
         return len(self.rows)
 
     def copy(self, kept: Selector, capacity: int) -> TagColumns:
-        """Return new columns that begin with the kept entries."""
         return TagColumns(copy_rows(self.rows, kept, capacity), copy_rows(self.tags, kept, capacity))
 
     def with_any_tag(self, tags: Iterable[int], entries: int, rows: int) -> Mask:
@@ -212,18 +200,18 @@ class PassageRows:
     `vectors` are those of all passages, of which `capacity` fit.
     """
 
-    vectors: RowVectors
+    vectors: row_vectors.RowVectors
     capacity: int
     starts: NDArray[np.int64]
     has_lesson: NDArray[np.bool_]
 
     @classmethod
-    def empty(cls, capacity: int, dimensions: int, pool: SharedVectorPool | None) -> PassageRows:
-        vectors: RowVectors
+    def empty(cls, capacity: int, dimensions: int, pool: row_vectors.SharedVectorPool | None) -> PassageRows:
+        vectors: row_vectors.RowVectors
         if pool is None:
-            vectors = LocalVectors.empty(capacity, dimensions)
+            vectors = row_vectors.LocalVectors.empty(capacity, dimensions)
         else:
-            vectors = SharedVectors(pool, np.zeros(capacity, np.int32))
+            vectors = row_vectors.SharedVectors(pool, np.zeros(capacity, np.int32))
         return cls(vectors, capacity, np.zeros(capacity, np.int64), np.zeros(capacity, np.bool_))
 
     def with_room(self, rows: int, row_capacity: int, passages: int, added: int) -> PassageRows:
@@ -233,8 +221,7 @@ class PassageRows:
         """
         grown = self
         if len(self.starts) < row_capacity:
-            starts, has_lesson = np.zeros(row_capacity, np.int64), np.zeros(row_capacity, np.bool_)
-            starts[:rows], has_lesson[:rows] = self.starts[:rows], self.has_lesson[:rows]
+            starts, has_lesson = (copy_rows(each, slice(rows), row_capacity) for each in (self.starts, self.has_lesson))
             grown = PassageRows(self.vectors, self.capacity, starts, has_lesson)
         if passages + added > self.capacity:
             capacity = max(2 * self.capacity, passages + added)
@@ -252,16 +239,13 @@ class PassageRows:
         self.starts[row], self.has_lesson[row] = start, passages.has_lesson
         return start + len(passages.vectors)
 
-    def kept(self, rows: Rows, size: int, end: int, capacity: int) -> tuple[PassageRows, int]:
+    def kept(self, rows: row_vectors.Rows, size: int, end: int, capacity: int) -> tuple[PassageRows, int]:
         numbers, starts = self.numbers_of(rows, size, end)
-        copied = np.zeros(capacity, np.int64)
-        copied[: len(rows)] = starts
-        has_lesson = np.zeros(capacity, np.bool_)
-        has_lesson[: len(rows)] = self.has_lesson[rows]
-        room = max(capacity, 2 * len(numbers))
+        room, every = max(capacity, 2 * len(numbers)), slice(None)
+        copied, has_lesson = copy_rows(starts, every, capacity), copy_rows(self.has_lesson, rows, capacity)
         return PassageRows(self.vectors.copy(numbers, room), room, copied, has_lesson), len(numbers)
 
-    def numbers_of(self, rows: Rows, size: int, end: int) -> tuple[Rows, NDArray[np.int64]]:
+    def numbers_of(self, rows: row_vectors.Rows, size: int, end: int) -> tuple[row_vectors.Rows, NDArray[np.int64]]:
         """Return the numbers of the passages of some of `size` rows, and where those of each row begin among them.
 
         `end` is the number of passages of all `size` rows.
@@ -276,20 +260,20 @@ class PassageRows:
         # The numbers from each start on, one row after the other, without a loop over the rows.
         return np.repeat(starts - firsts, counts) + np.arange(int(counts.sum())), firsts
 
-    def best_of_all(self, size: int, end: int, query: Vector, scorer: ParallelDotProduct) -> Similarities:
+    def best_of_all(self, size: int, end: int, query: Vector, scorer: row_vectors.ParallelDotProduct) -> Similarities:
         """Return the similarity of the best passage of each of the first `size` rows, which have `end` passages."""
         return self.best_of_each(self.vectors.products(end, query, scorer), size)
 
     def best_of_each(self, scores: Similarities, size: int) -> Similarities:
         return scores if len(scores) == size else np.maximum.reduceat(scores, self.starts[:size])
 
-    def best_of(self, rows: Rows, size: int, end: int, query: Vector) -> Similarities:
+    def best_of(self, rows: row_vectors.Rows, size: int, end: int, query: Vector) -> Similarities:
         """Return the similarity of the best passage of some of `size` rows, which have `end` passages together."""
         numbers, firsts = self.numbers_of(rows, size, end)
         products = self.vectors.products_of(numbers, query)
         return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
 
-    def take(self, rows: Rows, size: int, end: int) -> tuple[Vectors, NDArray[np.int64]]:
+    def take(self, rows: row_vectors.Rows, size: int, end: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Return the vectors of the passages of some rows, and where those of each row begin among them."""
         numbers, firsts = self.numbers_of(rows, size, end)
         return self.vectors.take(numbers), firsts
@@ -320,8 +304,7 @@ class MatrixSnapshot:
     """Whether a row is the current one of its decision; as long as the capacity, with true for rows not yet written."""
 
     @classmethod
-    def empty(cls, capacity: int, dimensions: int, pool: SharedVectorPool | None) -> MatrixSnapshot:
-        """Return a snapshot without rows, with room for `capacity`."""
+    def empty(cls, capacity: int, dimensions: int, pool: row_vectors.SharedVectorPool | None) -> MatrixSnapshot:
         return cls(
             columns=MatrixColumns.empty(capacity),
             passages=PassageRows.empty(capacity, dimensions, pool),
@@ -335,7 +318,9 @@ class MatrixSnapshot:
             alive=np.ones(capacity, np.bool_),
         )
 
-    def similarities(self, rows: Rows, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+    def similarities(
+        self, rows: row_vectors.Rows, query: Vector, scorer: row_vectors.ParallelDotProduct
+    ) -> NDArray[np.float32]:
         if len(rows) < DENSE_SHARE * self.size:
             return self.passages.best_of(rows, self.size, self.passage_count, query)
         scores = self.passages.best_of_all(self.size, self.passage_count, query, scorer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, product
 
 import numpy as np
@@ -13,18 +13,9 @@ from numpy.typing import NDArray
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import TermField
 from cstp_grpc.core.decisions.model import MatchReason
+from cstp_grpc.core.decisions.search import relevance
 from cstp_grpc.core.decisions.search.int8_codes import select_best
 from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
-from cstp_grpc.core.decisions.search.relevance import (
-    CATEGORY_WEIGHT,
-    IDENTIFIER_WEIGHT,
-    NAME_WEIGHT,
-    PROJECT_WEIGHT,
-    SCORE_DECIMALS,
-    RankedQuery,
-    RelevanceCurve,
-    evidence_of_words,
-)
 from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedScans, dot_products
 from cstp_grpc.core.decisions.search.word_index import Postings, inverse_document_frequency
 
@@ -134,7 +125,6 @@ class PassingRows:
         return len(self.rows)
 
     def exemplary(self) -> tuple[Rows, Rows]:
-        """Return those that failed, and those with a lesson."""
         if self._exemplary is None:
             failed, has_lesson = exemplary_masks(self._snapshot, self.rows)
             self._exemplary = self.rows[failed], self.rows[has_lesson]
@@ -189,14 +179,14 @@ class CandidateRows:
         self._scorer = scorer
         self._scans = scans
         # Those for the last query, which is often ranked by again, with a larger limit.
-        self._known_words: tuple[RankedQuery, WordEvidence] | None = None
-        self._known_curve: tuple[RankedQuery, RelevanceCurve] | None = None
+        self._known_words: tuple[relevance.RankedQuery, WordEvidence] | None = None
+        self._known_curve: tuple[relevance.RankedQuery, relevance.RelevanceCurve] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def best(
-        self, query: RankedQuery, limit: int, min_score: float, *, with_exemplars: bool = False
+        self, query: relevance.RankedQuery, limit: int, min_score: float, *, with_exemplars: bool = False
     ) -> list[ScoredDecision]:
         """Return the top rows by falling relevance, then date, then id; at most `limit`, none below `min_score`.
 
@@ -222,7 +212,7 @@ class CandidateRows:
             chosen = list(dict.fromkeys(chosen))
         return [item for item in chosen if item.score >= min_score]
 
-    def curve(self, query: RankedQuery) -> RelevanceCurve:
+    def curve(self, query: relevance.RankedQuery) -> relevance.RelevanceCurve:
         """Return the curve for a query, by its similarities to a sample of what the caller may read.
 
         The sample does not depend on the filter, so that a decision has the same score under any.
@@ -234,11 +224,14 @@ class CandidateRows:
             similarities = snapshot.passages.best_of(
                 self._readable.sample, snapshot.size, snapshot.passage_count, query.vector
             )
-            self._known_curve = query, query.curve.for_query(similarities.astype(np.float64).round(SCORE_DECIMALS))
+            self._known_curve = (
+                query,
+                query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS)),
+            )
         return self._known_curve[1]
 
     def _promising_rows(
-        self, query: RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
+        self, query: relevance.RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
     ) -> Rows:
         """Return rows, among them all that `best` returns: if they are many, those that are good by an estimate."""
         snapshot, rows = self._snapshot, self._rows
@@ -286,7 +279,7 @@ class CandidateRows:
                     kept |= exemplary & (evidence >= max(least, evidence[exemplary].max() - 2 * error))
         return np.flatnonzero(kept)
 
-    def rows_with_most_words(self, query: RankedQuery, count: int) -> tuple[Rows, float]:
+    def rows_with_most_words(self, query: relevance.RankedQuery, count: int) -> tuple[Rows, float]:
         """Return the `count` rows with most evidence beside their similarity, and the most that others have."""
         added = self._added_evidence(query, self._word_evidence(query), self._rows)
         if len(added) <= count:
@@ -296,7 +289,7 @@ class CandidateRows:
         taken = added >= least if least > 0 else added > 0
         return self._rows[taken], float(added[~taken].max(initial=0.0))
 
-    def _word_evidence(self, query: RankedQuery) -> WordEvidence:
+    def _word_evidence(self, query: relevance.RankedQuery) -> WordEvidence:
         """Return the evidence of the query's words.
 
         How rare a word is, and which words of a very long query are left out, follows from what the caller may read
@@ -317,25 +310,23 @@ class CandidateRows:
             rarity = term.count * inverse_document_frequency(self._readable.count, len(postings.rows))
             rarities.append(rarity)
             if len(postings.rows):
-                fields = postings.fields if term.is_unit else postings.fields & NOT_IDENTIFYING
-                found.append(Postings(postings.rows, postings.impacts, fields))
+                found.append(postings if term.is_unit else replace(postings, fields=postings.fields & NOT_IDENTIFYING))
                 weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
         words = sum_word_evidence(found, weights, rarities, snapshot.size)
         if query.is_identifier:
-            words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += IDENTIFIER_WEIGHT
+            words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += relevance.IDENTIFIER_WEIGHT
         self._known_words = query, words
         return words
 
-    def _favoured_columns(self, query: RankedQuery) -> Iterator[tuple[NDArray[np.int32], int, float]]:
+    def _favoured_columns(self, query: relevance.RankedQuery) -> Iterator[tuple[NDArray[np.int32], int, float]]:
         """Yield the columns in which a value is favoured, with its number and the evidence that it adds."""
         columns, favoured = self._snapshot.columns, query.favoured
         if favoured.category is not None:
-            yield columns.categories, self._interner.find(favoured.category), CATEGORY_WEIGHT
+            yield columns.categories, self._interner.find(favoured.category), relevance.CATEGORY_WEIGHT
         if favoured.project is not None:
-            yield columns.projects, self._interner.find(favoured.project), PROJECT_WEIGHT
+            yield columns.projects, self._interner.find(favoured.project), relevance.PROJECT_WEIGHT
 
-    def _added_evidence(self, query: RankedQuery, words: WordEvidence, rows: Rows) -> NDArray[np.float64]:
-        """Return the evidence beside the similarity of some rows in rising order."""
+    def _added_evidence(self, query: relevance.RankedQuery, words: WordEvidence, rows: Rows) -> NDArray[np.float64]:
         added = words.added_to(rows)
         for column, number, weight in self._favoured_columns(query):
             added += weight * (column[rows] == number)
@@ -343,8 +334,8 @@ class CandidateRows:
 
     def _exact_results(
         self,
-        query: RankedQuery,
-        curve: RelevanceCurve,
+        query: relevance.RankedQuery,
+        curve: relevance.RelevanceCurve,
         words: WordEvidence,
         rows: Rows,
         added: NDArray[np.float64],
@@ -359,7 +350,9 @@ class CandidateRows:
             return []
         vectors, firsts = passages.take(rows, snapshot.size, snapshot.passage_count)
         # In float64 and row by row, so that a score does not depend on which path or batch computed it.
-        products = dot_products(vectors.astype(np.float64), query.vector.astype(np.float64)).round(SCORE_DECIMALS)
+        products = dot_products(vectors.astype(np.float64), query.vector.astype(np.float64)).round(
+            relevance.SCORE_DECIMALS
+        )
         similarities = np.minimum(np.maximum(np.maximum.reduceat(products, firsts), -1.0), 1.0)
         kept = self._select_places(rows, similarities + added, limit, least, ROUNDED_OFF, with_exemplars)
         places, has_words = find_places(rows[kept], words.rows)
@@ -367,8 +360,8 @@ class CandidateRows:
         found = []
         for place, at, covers in zip(kept.tolist(), places.tolist(), has_words.tolist(), strict=True):
             row, similarity = int(rows[place]), float(similarities[place])
-            evidence = round(similarity + float(added[place]), SCORE_DECIMALS)
-            score = round(curve.score(evidence), SCORE_DECIMALS)
+            evidence = round(similarity + float(added[place]), relevance.SCORE_DECIMALS)
+            score = round(curve.score(evidence), relevance.SCORE_DECIMALS)
             coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
             by_lesson = bool(passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
             why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)
@@ -413,8 +406,8 @@ def word_evidence(
     rows: Rows, covered: NDArray[np.float64], fields: NDArray[np.uint8], rarities: Sequence[float]
 ) -> WordEvidence:
     coverage = covered / sum(rarities)
-    added = evidence_of_words(coverage, rarities)
-    added[(fields & NAME_FIELD) != 0] += NAME_WEIGHT
+    added = relevance.evidence_of_words(coverage, rarities)
+    added[(fields & NAME_FIELD) != 0] += relevance.NAME_WEIGHT
     return WordEvidence(rows, coverage, added, fields)
 
 

@@ -129,7 +129,7 @@ class RowVectors(Protocol):
         """Return for each query how much an estimate may differ from the dot product."""
 
 
-class LocalVectors:
+class LocalVectors(RowVectors):
     """Vectors and codes in arrays of this process, row by row."""
 
     def __init__(self, array: Vectors, codes: Int8Codes, encoded: int) -> None:
@@ -143,17 +143,14 @@ class LocalVectors:
 
     @classmethod
     def empty(cls, capacity: int, dimensions: int) -> LocalVectors:
-        """Return vectors with room for `capacity` rows."""
         return cls(np.zeros((capacity, dimensions), np.float32), Int8Codes.empty(capacity, dimensions), 0)
 
     def write(self, place: int, vector: Vector) -> None:
-        """Write the vector of a row. Raises ValueError if its length is wrong."""
         self._array[place] = vector
         if place >= self._encoded + ROWS_PER_ENCODING:
             self._encode(place)
 
     def copy(self, kept: Any, capacity: int) -> LocalVectors:
-        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
         entries = self._array[kept]
         copied = LocalVectors.empty(capacity, self._array.shape[1])
         copied._array[: len(entries)] = entries
@@ -165,19 +162,16 @@ class LocalVectors:
         return self._array[rows]
 
     def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
-        """Return the dot products of the first `size` rows with a query."""
         return scorer.products(self._array[:size], query)
 
     def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
         return gather_dot_products(self._array, rows, query)
 
     def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
-        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
         self._encode(size)
         return self._codes.estimates(size, queries, scorer.split_codes)
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
-        """Return for each query how much an estimate may differ from the dot product."""
         return self._codes.error_bounds(queries)
 
     def _encode(self, end: int) -> None:
@@ -218,7 +212,6 @@ class SharedVectorPool:
 
     @property
     def vectors(self) -> Vectors:
-        """The vectors of all slots that this process knows."""
         # The array first: a mapping made in between only adds slots. Rows of published snapshots are in either.
         return self._array[: self._seen]
 
@@ -261,7 +254,6 @@ class SharedVectorPool:
             return slot
 
     def _read_new_slots(self) -> None:
-        """Read the slots that were added since the last call."""
         count = int(self._count[0])
         if count > len(self._array):
             self._map()
@@ -306,7 +298,7 @@ class SharedVectorPool:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1)
 
 
-class SharedVectors:
+class SharedVectors(RowVectors):
     """Vectors in a shared pool, by the slot of each row."""
 
     def __init__(self, pool: SharedVectorPool, slots: NDArray[np.int32]) -> None:
@@ -314,11 +306,9 @@ class SharedVectors:
         self._slots = slots
 
     def write(self, place: int, vector: Vector) -> None:
-        """Write the vector of a row. Raises ValueError if its length is wrong."""
         self._slots[place] = self._pool.slot_of(vector)
 
     def copy(self, kept: Any, capacity: int) -> SharedVectors:
-        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
         entries = self._slots[kept]
         slots = np.zeros(capacity, np.int32)
         slots[: len(entries)] = entries
@@ -328,7 +318,6 @@ class SharedVectors:
         return self._pool.vectors[self._slots[rows]]
 
     def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
-        """Return the dot products of the first `size` rows with a query."""
         vectors = self._pool.vectors
         if len(vectors) > 2 * size:
             # Most slots belong to replaced rows, so gathering reads less memory than scoring all slots.
@@ -339,7 +328,6 @@ class SharedVectors:
         return gather_dot_products(self._pool.vectors, self._slots[rows], query)
 
     def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
-        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
         # The slots first: the codes have at least these.
         slots = len(self._pool.vectors)
         codes, taken = self._pool.codes, self._slots[:size]
@@ -348,7 +336,6 @@ class SharedVectors:
         return codes.estimates(slots, queries, scorer.split_codes)[:, taken]
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
-        """Return for each query how much an estimate may differ from the dot product."""
         return self._pool.codes.error_bounds(queries)
 
 
@@ -415,7 +402,6 @@ class SharedScans:
                     self._expected.pop(key, None)
 
     def estimates(self, vectors: RowVectors, size: int, query: Vector) -> tuple[Scores, float]:
-        """Return the estimated scores of the first `size` rows, and by how much they may be off."""
         key = query.tobytes()
         batch = self._expected.get(key) or QueryBatch([query])
         scan, place = batch.scan(vectors, size, self._scorer), batch.places[key]

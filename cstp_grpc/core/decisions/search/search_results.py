@@ -103,7 +103,6 @@ class RecentResults:
 
 
 def estimate_result_bytes(parameters: SearchParameters, chosen: ChosenMatches) -> int:
-    """Return the estimated number of bytes that a search and its result take in memory."""
     # Roughly, since every search is estimated, and most decisions are in the cache of the store as well.
     size = OBJECT_BYTES + len(parameters.text)
     for match in (*chosen.preferred, *chosen.others):
@@ -132,7 +131,6 @@ class MatchGroup:
 
     @property
     def first(self) -> Match:
-        """The match that stands for the others."""
         return self.matches[0]
 
 

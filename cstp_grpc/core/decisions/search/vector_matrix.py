@@ -16,15 +16,7 @@ import numpy as np
 
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.search.matrix_snapshot import (
-    INITIAL_CAPACITY,
-    Mask,
-    MatrixSnapshot,
-    Selector,
-    SnapshotBuilder,
-    StringInterner,
-    compact_snapshot,
-)
+from cstp_grpc.core.decisions.search import matrix_snapshot
 from cstp_grpc.core.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
 from cstp_grpc.core.decisions.search.relevance import RankedQuery
 from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, SharedScans, SharedVectorPool
@@ -50,7 +42,7 @@ UNRESTRICTED = DecisionFilter()
 class SnapshotRowCache:
     """A cache, valid for one snapshot only, of the rows that passed filters for callers."""
 
-    snapshot: MatrixSnapshot
+    snapshot: matrix_snapshot.MatrixSnapshot
     # Written by any thread without a lock: setting an item is atomic, and two threads that miss at the same time store
     # equal rows. A few entries more than MAX_CACHED_FILTERS do no harm.
     rows: dict[tuple[str, DecisionFilter], PassingRows] = field(default_factory=dict)
@@ -74,12 +66,12 @@ class VectorMatrix:
         self._lock = threading.Lock()
         self._scorer = ParallelDotProduct()
         self._scans = SharedScans(self._scorer)
-        self._interner = StringInterner()
+        self._interner = matrix_snapshot.StringInterner()
         self._position_of: dict[str, int] = {}
         """The row of each decision; read and written under the lock only, because builders change it in place."""
         self._erased: dict[str, int] = {}
         """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
-        self._snapshot = MatrixSnapshot.empty(INITIAL_CAPACITY, dimensions, pool)
+        self._snapshot = matrix_snapshot.MatrixSnapshot.empty(matrix_snapshot.INITIAL_CAPACITY, dimensions, pool)
         self._recent = SnapshotRowCache(self._snapshot)
         self.version = 0
         """How often the matrix has changed; whoever reads it before a search finds at least what it has by then. An
@@ -87,7 +79,6 @@ class VectorMatrix:
 
     @property
     def size(self) -> int:
-        """The number of decisions."""
         snapshot = self._snapshot
         return snapshot.size - snapshot.dead
 
@@ -104,7 +95,7 @@ class VectorMatrix:
     def forget(self, erased: Sequence[ErasedRow]) -> None:
         """Remove deleted decisions; one that was restored by a newer revision stays."""
         with self._lock:
-            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
+            change = matrix_snapshot.SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
             for row in erased:
                 change.erase(row)
             self._publish(change.snapshot())
@@ -198,7 +189,13 @@ class VectorMatrix:
                 recent.readable[caller] = readable
         return readable
 
-    def _matching_mask(self, snapshot: MatrixSnapshot, rows: Selector, caller: str, filters: DecisionFilter) -> Mask:
+    def _matching_mask(
+        self,
+        snapshot: matrix_snapshot.MatrixSnapshot,
+        rows: matrix_snapshot.Selector,
+        caller: str,
+        filters: DecisionFilter,
+    ) -> matrix_snapshot.Mask:
         mask = snapshot.columns.matching(rows, caller, filters, self._interner)
         for tag in filters.tags:
             mask &= snapshot.tags.with_tag(self._interner.find(tag), snapshot.entries, snapshot.size)[rows]
@@ -206,7 +203,9 @@ class VectorMatrix:
             mask &= snapshot.columns.owned_by(rows, caller, self._interner) | self._peer_readable_mask(snapshot, rows)
         return mask
 
-    def _peer_readable_mask(self, snapshot: MatrixSnapshot, rows: Selector) -> Mask:
+    def _peer_readable_mask(
+        self, snapshot: matrix_snapshot.MatrixSnapshot, rows: matrix_snapshot.Selector
+    ) -> matrix_snapshot.Mask:
         mask = np.ones(snapshot.size, np.bool_)[rows]
         if self._sharing.categories:
             mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._interner)
@@ -217,7 +216,7 @@ class VectorMatrix:
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:
         with self._lock:
-            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
+            change = matrix_snapshot.SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
             try:
                 for row in batch:
                     change.take(row)
@@ -226,9 +225,9 @@ class VectorMatrix:
                 # the failed row wrote lies beyond `size`, and the next builder overwrites it.
                 self._publish(change.snapshot())
 
-    def _publish(self, snapshot: MatrixSnapshot) -> None:
+    def _publish(self, snapshot: matrix_snapshot.MatrixSnapshot) -> None:
         if snapshot.size >= MIN_ROWS_TO_COMPACT and snapshot.dead > snapshot.size / 2:
-            snapshot = compact_snapshot(snapshot)
+            snapshot = matrix_snapshot.compact_snapshot(snapshot)
             # A new dict and new arrays: readers of the previous snapshot keep the old ones until they are done.
             self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
         self._snapshot = snapshot

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ class Postings:
     impacts: NDArray[np.float16]
     fields: NDArray[np.uint8]
 
+    def at(self, places: slice | NDArray[Any]) -> Postings:
+        return Postings(self.rows[places], self.impacts[places], self.fields[places])
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -56,11 +59,7 @@ class Segment:
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        return cls(
-            ordered[starts],
-            np.append(starts, len(ordered)),
-            Postings(postings.rows[order], postings.impacts[order], postings.fields[order]),
-        )
+        return cls(ordered[starts], np.append(starts, len(ordered)), postings.at(order))
 
     def posting_keys(self) -> Keys:
         return np.repeat(self.keys, np.diff(self.starts))
@@ -110,9 +109,9 @@ class WordIndex:
         kept = alive[whole.postings.rows]
         if not kept.any():
             return WordIndex()
-        postings = whole.postings
-        kept_postings = Postings(new_rows[postings.rows[kept]], postings.impacts[kept], postings.fields[kept])
-        return WordIndex((Segment.sorted_by_key(whole.posting_keys()[kept], kept_postings),))
+        postings = whole.postings.at(kept)
+        renumbered = replace(postings, rows=new_rows[postings.rows])
+        return WordIndex((Segment.sorted_by_key(whole.posting_keys()[kept], renumbered),))
 
     def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> Iterator[tuple[int, Postings]]:
         """Yield the place of each term in `hashes` with its postings in readable rows, rare terms first.
@@ -129,7 +128,7 @@ class WordIndex:
             for key, start, end in segment.find(wanted):
                 place = key % len(hashes)
                 totals[place] += end - start
-                found[place].append(slice_postings(segment.postings, start, end))
+                found[place].append(segment.postings.at(slice(start, end)))
         read = 0
         for place in sorted(range(len(hashes)), key=totals.__getitem__):
             read += totals[place]
@@ -155,22 +154,12 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 def join_postings(parts: Sequence[Postings]) -> Postings:
     if len(parts) == 1:
         return parts[0]
-    return Postings(
-        np.concatenate([each.rows for each in parts]),
-        np.concatenate([each.impacts for each in parts]),
-        np.concatenate([each.fields for each in parts]),
-    )
-
-
-def slice_postings(postings: Postings, start: int, end: int) -> Postings:
-    return Postings(postings.rows[start:end], postings.impacts[start:end], postings.fields[start:end])
+    return Postings(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(Postings)))
 
 
 def keep_readable(postings: Postings, readable: Mask) -> Postings:
     kept = readable[postings.rows]
-    if kept.all():
-        return postings
-    return Postings(postings.rows[kept], postings.impacts[kept], postings.fields[kept])
+    return postings if kept.all() else postings.at(kept)
 
 
 def inverse_document_frequency(rows: int, with_term: int) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.journal_transaction import JournalStores
 from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, ImportRecord
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
@@ -71,9 +72,7 @@ class IndexedJournal:
         self.matrix = VectorMatrix(self.embedder.dimensions, SHARE_WITH_ALL)
         self.mirror = MatrixSync(self.store, self.embedder.model, self.matrix)
         self.journal = Journal(
-            self.store,
-            SqlHistoryStore(database),
-            self.outbox,
+            JournalStores(self.store, SqlHistoryStore(database), self.outbox),
             writer,
             self.embedder,
             Recorder(),
