@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.enums import Outcome, Stakes, Visibility
+from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.intents.model import (
     AnnouncedIntent,
     Intent,
@@ -58,6 +58,7 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.sequence_order import SequenceOrder
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
@@ -214,7 +215,9 @@ class SqlIntentStore:
         # Held until the commit, so that whoever has read a number has read all before it.
         self._order.hold(unit_of_work)
         number = unit_of_work.execute(NEXT_CLOSING).scalar_one()
-        unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing) | {"closing_number": number}))
+        unit_of_work.execute(
+            update(intents).where(*same).values(CLOSING_VALUES.to_row(closing) | {"closing_number": number})
+        )
         # Before anybody learns of the closing, so that it counts from then on.
         unit_of_work.call_at_end(self._note_closing)
 
@@ -246,7 +249,7 @@ class SqlIntentStore:
 
     def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""
-        row = intent_to_row(intent)
+        row = INTENT.to_row(intent)
         if not self._guarded:
             return self._insert.first(unit_of_work, row) is not None
         values = {f"{PARAMETER_PREFIX}{name}": value for name, value in row.items()}
@@ -273,7 +276,7 @@ class SqlIntentStore:
         if revision is not None:
             query = query.where(table.revision == revision)
         row = unit_of_work.execute(query.order_by(desc(table.revision)).limit(1)).mappings().first()
-        return None if row is None else intent_from_row(dict(row))
+        return None if row is None else intent_from_row(row)
 
     def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
         """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order."""
@@ -289,7 +292,7 @@ class SqlIntentStore:
         query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
-        return [AnnouncedIntent(row["id"], intent_from_row(dict(row))) for row in rows]
+        return [AnnouncedIntent(row["id"], intent_from_row(row)) for row in rows]
 
     def settled_number(self) -> int:
         """Return a number up to which `announced` has all intents, now and later."""
@@ -313,7 +316,7 @@ class SqlIntentStore:
         query = page_query(conditions, request).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
-        found = [intent_from_row(dict(row)) for row in rows[: request.limit]]
+        found = [intent_from_row(row) for row in rows[: request.limit]]
         items = tuple(found[: count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)
         return Page(items, next_page_token(rows[len(items) - 1], conditions) if more else "")
@@ -379,51 +382,13 @@ def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
     return query.order_by(desc(table.received_at), desc(table.id))
 
 
-def intent_to_row(intent: Intent) -> dict[str, object]:
-    """Convert an intent to a row of `intents`."""
-    return {
-        "agent": intent.agent,
-        "correlation_id": intent.correlation_id,
-        "content_hash": intent.content_hash,
-        "received_at": intent.received_at,
-        "claimed_id": intent.claimed_id and replace_unstorable(intent.claimed_id),
-        "claimed_url": intent.claimed_url and replace_unstorable(intent.claimed_url),
-        "intent": intent.intent and replace_unstorable(intent.intent),
-        "context": intent.context and replace_unstorable(intent.context),
-        "category": intent.category and replace_unstorable(intent.category),
-        "stakes": intent.stakes.value,
-        "confidence": intent.confidence,
-        "metadata": None if intent.metadata is None else dict(intent.metadata),
-        "project": intent.project and replace_unstorable(intent.project),
-        "paths": [replace_unstorable(path) for path in intent.paths] if intent.paths else None,
-        "revision": intent.revision,
-        "visibility": intent.visibility.value,
-    }
+INTENT = RowMapper(Intent, intents)
+CLOSING_VALUES = RowMapper(IntentClosing, intents, renamed={"notes": "closing_notes"})
 
 
-def closing_to_row(closing: IntentClosing) -> dict[str, object]:
-    """Convert a closing to the columns of `intents` that hold it."""
-    return {
-        "closed_at": closing.closed_at,
-        "outcome": closing.outcome.value,
-        "closing_notes": closing.notes and replace_unstorable(closing.notes),
-        "decision_id": closing.decision_id,
-    }
-
-
-def intent_from_row(row: Mapping[str, Any]) -> Intent:
-    values = {name: value for name, value in row.items() if name not in NOT_ATTRIBUTES}
-    values["stakes"] = Stakes(values["stakes"])
-    values["paths"] = tuple(values["paths"] or ())
-    values["visibility"] = Visibility(values["visibility"])
-    return Intent(**values, closing=closing_from_row(row))
-
-
-def closing_from_row(row: Mapping[str, Any]) -> IntentClosing | None:
-    """Convert the columns of a closing, or return None if the intent is open."""
-    if row["closed_at"] is None:
-        return None
-    return IntentClosing(row["closed_at"], Outcome(row["outcome"]), row["closing_notes"], row["decision_id"])
+def intent_from_row(row: Mapping[Any, Any]) -> Intent:
+    closing = None if row["closed_at"] is None else CLOSING_VALUES.from_row(row)
+    return INTENT.from_row(row, closing=closing)
 
 
 def next_page_token(last: RowMapping, conditions: IntentFilter) -> str:

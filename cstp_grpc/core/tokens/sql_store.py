@@ -41,6 +41,7 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, GlobalWriteLock, UnitOfWork, UtcDateTime, metadata
 
 agent_tokens = Table(
@@ -112,8 +113,7 @@ class SqlTokenStore:
         return count
 
     def add(self, unit_of_work: UnitOfWork, token: AgentToken, digest: bytes) -> None:
-        """Store a new token."""
-        row = token_to_row(token) | {"digest": digest, "change": NEWEST.scalar_subquery() + 1}
+        row = TOKEN.to_row(token) | {"digest": digest, "change": NEWEST.scalar_subquery() + 1}
         unit_of_work.execute(insert(agent_tokens).values(row))
 
     def replace_digest(self, unit_of_work: UnitOfWork, token_id: str, digest: bytes) -> None:
@@ -170,7 +170,7 @@ class SqlTokenStore:
             query = query.where(tuple_(columns.created_at, columns.id) < last)
         query = query.order_by(desc(columns.created_at), desc(columns.id)).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
-            found = [token_from_row(row) for row in unit_of_work.execute(query).mappings()]
+            found = [TOKEN.from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(found[: request.limit])
         more = len(found) > len(items)
         key = (to_microseconds(items[-1].created_at), items[-1].id) if more else ()
@@ -188,7 +188,7 @@ class SqlTokenStore:
             usable = select(agent_tokens).where(columns.revoked_at.is_(None), columns.expires_at > at)
             rows = unit_of_work.execute(usable).mappings().all()
         # A token that was added between the two statements is read again with its own number.
-        return newest, [(bytes(row["digest"]), token_from_row(row)) for row in rows]
+        return newest, [(bytes(row["digest"]), TOKEN.from_row(row)) for row in rows]
 
     def _change(self, unit_of_work: UnitOfWork, token_id: str, values: Mapping[str, Any]) -> None:
         changed = {**values, "change": NEWEST.scalar_subquery() + 1}
@@ -202,42 +202,24 @@ def ended_before(token: ReadOnlyColumnCollection[str, Column[Any]], instant: dat
 
 def first_token(unit_of_work: UnitOfWork, query: Select[Any]) -> AgentToken | None:
     row = unit_of_work.execute(query).mappings().first()
-    return None if row is None else token_from_row(row)
+    return None if row is None else TOKEN.from_row(row)
 
 
-def token_to_row(token: AgentToken) -> dict[str, Any]:
-    """Convert a token to a row of `agent_tokens`, without its digest and number."""
-    return {
-        "id": token.id,
-        "agent": token.identity.name,
-        "permissions": " ".join(sorted(token.identity.permissions)),
-        "tenant": token.identity.tenant,
-        "note": token.note,
-        "created_by": token.created_by,
-        "request_id": token.request_id,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "last_used_at": token.last_used_at,
-        "revoked_at": token.revoked_at,
-        "revoked_by": token.revoked_by,
-        "rotated_from": token.rotated_from,
-    }
-
-
-def token_from_row(row: Mapping[Any, Any]) -> AgentToken:
-    """Convert a row of `agent_tokens` to a token."""
-    # A newer server on the same database may know more permissions; nothing here asks for them.
-    permissions = frozenset(map(Permission, PERMISSION_WORDS.intersection(row["permissions"].split())))
-    return AgentToken(
-        id=row["id"],
-        identity=TokenIdentity(row["agent"], permissions, row["tenant"]),
-        created_by=row["created_by"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        request_id=row["request_id"],
-        note=row["note"],
-        last_used_at=row["last_used_at"],
-        revoked_at=row["revoked_at"],
-        revoked_by=row["revoked_by"],
-        rotated_from=row["rotated_from"],
-    )
+TOKEN = RowMapper(
+    AgentToken,
+    agent_tokens,
+    nested={
+        "identity": RowMapper(
+            TokenIdentity,
+            agent_tokens,
+            renamed={"name": "agent"},
+            codecs={
+                "permissions": ColumnCodec(
+                    lambda permissions: " ".join(sorted(permissions)),
+                    # A newer server on the same database may know more permissions; nothing here asks for them.
+                    lambda words: frozenset(map(Permission, PERMISSION_WORDS.intersection(words.split()))),
+                )
+            },
+        )
+    },
+)

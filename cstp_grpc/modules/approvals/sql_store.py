@@ -31,9 +31,9 @@ from sqlalchemy import (
 )
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.enums import ApprovalStatus, Stakes
+from cstp_grpc.contract.enums import ApprovalStatus
 from cstp_grpc.contract.errors import Conflict
-from cstp_grpc.core.commands.model import Invocation
+from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.modules.approvals.model import UNDECIDED, Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.pagination import (
@@ -46,6 +46,7 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
     OPTIONAL_JSON,
@@ -164,13 +165,13 @@ class SqlApprovalStore:
     def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
         """Store a new request."""
         self.hold(unit_of_work)
-        row = approval_to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
+        row = APPROVAL.to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
         unit_of_work.execute(insert(approvals).values(row))
 
     def update(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
         """Store what became of a request since it was read. Raises Conflict if something else has by then."""
         self.hold(unit_of_work)
-        row = {name: value for name, value in approval_to_row(approval).items() if name in CHANGING}
+        row = {name: value for name, value in APPROVAL.to_row(approval).items() if name in CHANGING}
         row |= {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
         # The number that was read is the condition: of two that read the same request, one changes it, so that it is
         # used once even if nothing else kept them apart.
@@ -182,7 +183,7 @@ class SqlApprovalStore:
         """Return current requests whose time has run out at an instant, the longest first."""
         over = select(approvals).where(CURRENT, columns.expires_at <= at)
         rows = unit_of_work.execute(over.order_by(columns.expires_at, columns.id).limit(limit)).mappings()
-        return [approval_from_row(dict(row)) for row in rows]
+        return [APPROVAL.from_row(row) for row in rows]
 
     def remove_ended(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Remove requests that are not current and changed last before an instant, and return how many."""
@@ -219,7 +220,7 @@ class SqlApprovalStore:
             query = query.where(tuple_(columns.created_at, columns.id) < last)
         query = query.order_by(desc(columns.created_at), desc(columns.id)).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
-            found = [approval_from_row(dict(row)) for row in unit_of_work.execute(query).mappings()]
+            found = [APPROVAL.from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(found[: request.limit])
         items = items[: count_within_budget(items, estimate_approval_size)]
         more = len(found) > len(items)
@@ -236,7 +237,7 @@ class SqlApprovalStore:
             query = query.where(columns.agent == agent)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query.order_by(columns.change).limit(limit)).mappings().all()
-        return [approval_from_row(dict(row)) for row in rows]
+        return [APPROVAL.from_row(row) for row in rows]
 
     def newest_change(self) -> int:
         """Return the number of the last change; 0 if there is none. Raises QueryFailed."""
@@ -246,7 +247,7 @@ class SqlApprovalStore:
 
     def _first(self, unit_of_work: UnitOfWork, query: Select[Any]) -> Approval | None:
         row = unit_of_work.execute(query).mappings().first()
-        return None if row is None else approval_from_row(dict(row))
+        return None if row is None else APPROVAL.from_row(row)
 
 
 def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
@@ -273,42 +274,6 @@ def has_status(status: ApprovalStatus, at: datetime) -> ColumnElement[bool]:
         return stored
     undecided = columns.status.in_(sorted(each.value for each in UNDECIDED))
     return or_(stored, and_(undecided, columns.expires_at <= at))
-
-
-def approval_to_row(approval: Approval) -> dict[str, Any]:
-    """Convert an approval request to a row of `approvals`, without its number."""
-    subject = approval.subject
-    return {
-        "id": approval.id,
-        "digest": approval.digest,
-        "agent": approval.agent,
-        "on_behalf_of": approval.on_behalf_of and replace_unstorable(approval.on_behalf_of),
-        "stakes": subject.stakes.value,
-        "category": subject.category and replace_unstorable(subject.category),
-        "confidence": subject.confidence,
-        "description": subject.description and replace_unstorable(subject.description),
-        "project": subject.project and replace_unstorable(subject.project),
-        "paths": [replace_unstorable(path) for path in subject.paths] or None,
-        "announced_context": replace_unstorable(subject.announced_context),
-        "context": None if subject.context is None else dict(subject.context),
-        "invocation": subject.invocation.to_json() or None,
-        "guardrails": [guardrail_to_json(each) for each in approval.guardrails],
-        "created_at": approval.created_at,
-        "expires_at": approval.expires_at,
-        "check_id": approval.check_id,
-        "rule_set_version": approval.rule_set_version,
-        "correlation_id": approval.correlation_id and replace_unstorable(approval.correlation_id),
-        "callback_url": approval.callback_url and replace_unstorable(approval.callback_url),
-        "status": approval.status.value,
-        "decided_by": approval.decided_by,
-        "decided_at": approval.decided_at,
-        "comment": approval.comment,
-        "reusable_until": approval.reusable_until,
-        "uses": approval.uses,
-        "used_at": approval.used_at,
-        "used_by": approval.used_by,
-        "is_current": approval.is_current,
-    }
 
 
 def guardrail_to_json(guardrail: AskingGuardrail) -> dict[str, Any]:
@@ -340,46 +305,28 @@ def guardrail_from_json(stored: Mapping[str, Any]) -> AskingGuardrail:
     )
 
 
-def approval_from_row(row: Mapping[str, Any]) -> Approval:
-    """Convert a row of `approvals`, perhaps without its large columns."""
-    subject = ApprovalSubject(
-        stakes=Stakes(row["stakes"]),
-        category=row["category"],
-        confidence=row["confidence"],
-        description=row["description"],
-        project=row["project"],
-        paths=tuple(row["paths"] or ()),
-        announced_context=row.get("announced_context", ""),
-        context=row.get("context"),
-        invocation=Invocation.from_json(row["invocation"] or {}),
-    )
-    same = (
-        "id",
-        "digest",
-        "agent",
-        "on_behalf_of",
-        "created_at",
-        "expires_at",
-        "check_id",
-        "rule_set_version",
-        "correlation_id",
-        "callback_url",
-        "decided_by",
-        "decided_at",
-        "comment",
-        "reusable_until",
-        "uses",
-        "used_at",
-        "used_by",
-        "is_current",
-        "change",
-    )
-    return Approval(
-        subject=subject,
-        guardrails=tuple(map(guardrail_from_json, row["guardrails"])),
-        status=ApprovalStatus(row["status"]),
-        **{name: row[name] for name in same},
-    )
+APPROVAL = RowMapper(
+    Approval,
+    approvals,
+    codecs={
+        "guardrails": ColumnCodec(
+            lambda guardrails: [guardrail_to_json(each) for each in guardrails],
+            lambda stored: tuple(map(guardrail_from_json, stored)),
+        )
+    },
+    nested={
+        "subject": RowMapper(
+            ApprovalSubject,
+            approvals,
+            codecs={
+                "invocation": ColumnCodec(
+                    lambda invocation: invocation.to_json() or None, Invocation.from_json, NO_INVOCATION
+                )
+            },
+        )
+    },
+)
+"""Rows may lack the large columns."""
 
 
 def estimate_approval_size(approval: Approval) -> int:
