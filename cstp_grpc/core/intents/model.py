@@ -1,4 +1,4 @@
-"""Intents, the context of the code they are about, and the port of their store."""
+"""Intents, and the context of the code they are about."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class IntentFilter:
 class IntentContended(Exception):
     """Another transaction is adding a revision of the same intent, or closing one.
 
-    It is not waited for, because it may wait for this one. A transaction that begins with `IntentStore.hold` waits.
+    It is not waited for, because it may wait for this one. A transaction that begins with `SqlIntentStore.hold` waits.
     """
 
 

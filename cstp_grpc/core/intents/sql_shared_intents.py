@@ -106,14 +106,17 @@ class SqlSharedIntentStore:
             self._notice.give(unit_of_work)
 
     def load_recent(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntent]:
-        """Return the shared intents received since an instant that have a vector of a model, latest first."""
+        """Return the shared intents received since an instant that have a vector of a model, latest first.
+
+        Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
+        """
         recent = latest_query(model).where(shared_intents.c.received_at >= since)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(recent.order_by(shared_intents.c.received_at.desc()).limit(limit))
             return [shared_intent_from_row(dict(row)) for row in rows.mappings()]
 
     def load_latest(self, model: str, ids: Sequence[IntentId]) -> Sequence[SharedIntent]:
-        """Return the latest revisions of `ids` that are shared and have a vector of a model."""
+        """Return the latest revisions of `ids` that are shared and have a vector of a model. Raises QueryFailed."""
         found: list[SharedIntent] = []
         with self._database.read_snapshot() as unit_of_work:
             for start in range(0, len(ids), LOADED_AT_ONCE):
@@ -122,7 +125,7 @@ class SqlSharedIntentStore:
         return found
 
     def settled_change(self) -> int:
-        """Return a number up to which `changes_after` has all changes, now and later."""
+        """Return a number up to which `changes_after` has all changes, now and later. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             newest: int = unit_of_work.execute(NEWEST_CHANGE).scalar_one()
             return CHANGE_ORDER.settled_number(unit_of_work, newest) if self._numbers_overtake else newest

@@ -162,7 +162,7 @@ INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
 
 
 class SqlIntentStore:
-    """Stores intents in the table `intents`."""
+    """Stores the revisions of intents, each once per agent and correlation id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -222,7 +222,10 @@ class SqlIntentStore:
         unit_of_work.call_at_end(self._note_closing)
 
     def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> int:
-        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number."""
+        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number.
+
+        The newest one of all, and the one closed last, stay: their numbers are not given again.
+        """
         table, others = intents.c, intents.alias().c
         # Numbers follow from the greatest one in the table, and others read what is after the last one that they know.
         newest = select(func.max(others.id)).scalar_subquery()
@@ -279,7 +282,10 @@ class SqlIntentStore:
         return None if row is None else intent_from_row(row)
 
     def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
-        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order."""
+        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
+
+        None is any number of them. Raises QueryFailed.
+        """
         table = intents.c
         newer = intents.alias()
         # Of others' intents the newest revision only, or one that was taken back would be told to late watchers.
@@ -295,7 +301,7 @@ class SqlIntentStore:
         return [AnnouncedIntent(row["id"], intent_from_row(row)) for row in rows]
 
     def settled_number(self) -> int:
-        """Return a number up to which `announced` has all intents, now and later."""
+        """Return a number up to which `announced` has all intents, now and later. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             newest: int = unit_of_work.execute(NEWEST).scalar_one()
             # One transaction at a time writes to SQLite.

@@ -1,4 +1,4 @@
-"""Tokens by which agents call, how their secrets are made and recognized, and the port of their store."""
+"""Tokens by which agents call, and how their secrets are made and recognized."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ NEWEST = select(func.coalesce(func.max(columns.change), 0))
 
 
 class SqlTokenStore:
-    """Stores tokens in the table `agent_tokens`."""
+    """Stores tokens by the digests of their secrets; no two have the same digest, or creator and request id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

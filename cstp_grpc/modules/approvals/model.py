@@ -1,4 +1,4 @@
-"""Approval requests: what they are about, how people decide on them, and the port of their store."""
+"""Approval requests: what they are about, and how people decide on them."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ LISTED = [column for column in columns if column.name not in LARGE]
 
 
 class SqlApprovalStore:
-    """Stores approval requests in the table `approvals`."""
+    """Stores approval requests in the table `approvals`; at most one is current for each digest."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
