@@ -108,7 +108,7 @@ class Served:
         )
         limits = WatchLimits(1, 1, "most", "per agent")
         feed = JournalFeed(store, RevisionTokens(store.identity()), limits, None, asyncio.to_thread)
-        search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
+        search = DecisionSearch(store, matrix, embedder)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
         announcer = Announcer(

@@ -21,7 +21,7 @@ from cstp_grpc.core.decisions.search.chroma_process import (
     ChromaServer,
     SharedChromaServer,
 )
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher
 from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
@@ -94,9 +94,7 @@ def build_decisions_module(
         store,
         matrix,
         embedder,
-        index,
-        settings.index.exact_limit,
-        settings.index.overfetch,
+        None if index is None else IndexUse(index, settings.index.exact_limit, settings.index.overfetch),
         lambda token: matrix_sync.catch_up(tokens.read(token)),
         None if shared.deployment.resident else loader,
         shared.observers.searches,

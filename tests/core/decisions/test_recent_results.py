@@ -78,7 +78,7 @@ class SearchedJournal:
         self.ids: list[str] = []
 
     def new_search(self) -> DecisionSearch:
-        return DecisionSearch(self.kit.store, self.matrix, self.kit.embedder, None, 1000, 10)
+        return DecisionSearch(self.kit.store, self.matrix, self.kit.embedder)
 
     def record(self, title: str, *supersedes: str) -> str:
         content = DecisionContent(title=title, visibility=Visibility.SHARED)

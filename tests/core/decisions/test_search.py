@@ -26,7 +26,7 @@ from cstp_grpc.core.decisions.model import (
 )
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.search import decision_search as search_module
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixSync
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.platform.embedding.embedder import CachedEmbedder
@@ -44,6 +44,10 @@ ANY = DecisionFilter()
 WORDS = ("queue", "cache", "shard", "token", "ledger")
 
 
+def use(index: MemoryIndex | None, exact_limit: int, overfetch: int) -> IndexUse | None:
+    return None if index is None else IndexUse(index, exact_limit, overfetch)
+
+
 class Finder:
     """A search over a journal, and the journal."""
 
@@ -59,7 +63,7 @@ class Finder:
         self.index = index
         self.matrix = VectorMatrix(kit.embedder.dimensions, sharing)
         self.mirror = MatrixSync(kit.store, kit.embedder.model, self.matrix)
-        self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, index, exact_limit, overfetch)
+        self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, use(index, exact_limit, overfetch))
         self.refresh()
 
     def refresh(self) -> None:
@@ -297,7 +301,7 @@ def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
         record(kit, "queue", category=category)
     finder = Finder(kit)
     store = CountingStore(kit)
-    search = DecisionSearch(store, finder.matrix, kit.embedder, None, 0, 0)  # type: ignore[arg-type]
+    search = DecisionSearch(store, finder.matrix, kit.embedder)  # type: ignore[arg-type]
     preferences = [DecisionFilter(category=name) for name in "xyz"]
 
     assert len(search.search_by_preference("queue", preferences, "bob", 5, 0.3)) == 3
@@ -363,7 +367,7 @@ def is_short(
     matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     MatrixSync(kit.store, kit.embedder.model, matrix).refresh()
     store, embedder = CountingStore(kit, is_local), CachedEmbedder(kit.embedder, 10)
-    search = DecisionSearch(store, matrix, embedder, index, exact_limit, 10)  # type: ignore[arg-type]
+    search = DecisionSearch(store, matrix, embedder, use(index, exact_limit, 10))  # type: ignore[arg-type]
     search.search("queue", ANY, "bob", 10, 0.3)
     return search.is_short(text, preferences, limit)
 

@@ -207,7 +207,7 @@ def test_a_search_finds_what_was_accepted(root: Path, database: Database, writer
     mirror_of(root, kit).refresh()
     matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     matrix.apply(list(kit.heard.rows.values()))
-    search = DecisionSearch(kit.store, matrix, kit.embedder, None, exact_limit=1000, overfetch=10)
+    search = DecisionSearch(kit.store, matrix, kit.embedder)
     matches = search.search("requests with no body", DecisionFilter(category="pitfall"), "alice", 1, 0.1)
     assert [match.decision.title for match in matches] == ["Requests without a body"]
 

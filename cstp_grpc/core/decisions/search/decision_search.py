@@ -90,12 +90,21 @@ class SearchObserver(Protocol):
         """Note how a search, or a part of it under one filter, was answered, and how many rows were scored for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class IndexUse:
+    """An index that proposes `overfetch` decisions to searches with more than `exact_limit` candidates."""
+
+    index: AnnIndex
+    exact_limit: int
+    overfetch: int
+
+
 class DecisionSearch:
     """Plans and runs searches. Safe for many threads.
 
-    Up to `exact_limit` decisions that pass the filters are all scored. Beyond that, the index proposes `overfetch` of
-    all decisions, which are filtered and scored here; if decisions beyond the proposals may belong to the answer, or
-    the index fails, all are scored. The journal finally decides what a caller may read.
+    Few decisions that pass the filters are all scored. Otherwise an index, if there is one, proposes some of all
+    decisions, which are filtered and scored here; if decisions beyond the proposals may belong to the answer, or the
+    index fails, all are scored. The journal finally decides what a caller may read.
     """
 
     def __init__(
@@ -103,9 +112,7 @@ class DecisionSearch:
         store: SqlDecisionStore,
         matrix: VectorMatrix,
         embedder: Embedder,
-        index: AnnIndex | None,
-        exact_limit: int,
-        overfetch: int,
+        index: IndexUse | None = None,
         revisions: RevisionGate = reject_revision,
         loader: MatrixLoader | None = None,
         observer: SearchObserver | None = None,
@@ -115,8 +122,6 @@ class DecisionSearch:
         self._matrix = matrix
         self._embedder = embedder
         self._index = index
-        self._exact_limit = exact_limit
-        self._overfetch = overfetch
         self._revisions = revisions
         self._loader = loader
         self._observer = observer
@@ -336,7 +341,7 @@ class DecisionSearch:
         for filters in preferences:
             work += size * (1 + len(filters.tags))
         # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
-        exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._exact_limit)
+        exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._index.exact_limit)
         return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._is_loaded and self.is_cached(text)
 
     def is_cached(self, text: str) -> bool:
@@ -353,7 +358,7 @@ class DecisionSearch:
 
     def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
         plan = SearchPlan.EXACT
-        if self._index is not None and len(candidates) > self._exact_limit:
+        if self._index is not None and len(candidates) > self._index.exact_limit:
             proposed = self._rank_proposals(self._index, inquiry, limit)
             if proposed is not None:
                 return proposed
@@ -361,20 +366,20 @@ class DecisionSearch:
         self._note_plan(plan, len(candidates))
         return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
 
-    def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
+    def _rank_proposals(self, used: IndexUse, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
         """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
         try:
             # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
-            revision = index.revision
+            revision = used.index.revision
             with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
-                ids = index.propose(inquiry.ranked.vector, self._overfetch)
+                ids = used.index.propose(inquiry.ranked.vector, used.overfetch)
         except IndexUnavailable as error:
             self._outage.begin(error)
             return None
         self._outage.end()
         query = inquiry.ranked
         known, others = self._matrix.candidates_among(
-            map(decision_of_passage, ids), revision, inquiry.caller, inquiry.filters, query, self._overfetch
+            map(decision_of_passage, ids), revision, inquiry.caller, inquiry.filters, query, used.overfetch
         )
         ranked = known.best(query, limit, inquiry.min_score)
         # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal

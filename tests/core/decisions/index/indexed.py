@@ -18,7 +18,7 @@ from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, Impo
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaServer
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexSupervisor
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixSync
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
@@ -121,7 +121,7 @@ class IndexedJournal:
 
     def found(self, query: str, limit: int = 1) -> list[str]:
         """The titles that a search finds, by way of the index while it is ready."""
-        search = DecisionSearch(self.store, self.matrix, self.embedder, self.supervisor, 0, 50)
+        search = DecisionSearch(self.store, self.matrix, self.embedder, IndexUse(self.supervisor, 0, 50))
         return [item.decision.title for item in search.search(query, DecisionFilter(), "bob", limit, 0.9)]
 
     def open_index(self, url: str) -> ChromaIndex:

@@ -8,7 +8,7 @@ from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, Link
 from cstp_grpc.core.decisions.passages import PASSAGE_CHARACTERS
 from cstp_grpc.core.decisions.search import index_supervisor
 from cstp_grpc.core.decisions.search.ann_index import IndexUnavailable, passage_id
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder
 from tests.core.decisions.index.indexed import IndexedJournal
 from tests.core.decisions.memory_index import MemoryIndex
@@ -124,7 +124,9 @@ def test_a_search_finds_what_a_passage_that_is_gone_keeps_from_being_proposed(jo
     journal.journal.update(changed.id, DecisionContent(title="zeta"), ["context"], None, "bob", "req-2")
 
     def found(exact_limit: int) -> list[str]:
-        search = DecisionSearch(journal.store, journal.matrix, journal.embedder, index, exact_limit, overfetch=1)
+        search = DecisionSearch(
+            journal.store, journal.matrix, journal.embedder, IndexUse(index, exact_limit, overfetch=1)
+        )
         matches = search.search("alpha beta gamma", DecisionFilter(), "bob", 5, 0.8)
         return [match.decision.title for match in matches]
 

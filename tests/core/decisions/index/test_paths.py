@@ -15,7 +15,7 @@ from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, Links, Match
 from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder
 from cstp_grpc.core.decisions.store import Vector
 from tests.core.decisions.index.indexed import IndexedJournal, SpreadEmbedder
@@ -70,7 +70,7 @@ def test_they_give_the_same_answers_where_recall_is_full(  # type: ignore[no-unt
     assume(recall_is_full(journal, index, journal.embedder.embed([query])[0], overfetch))
 
     def search(exact_limit: int) -> list[Match]:
-        plan = DecisionSearch(journal.store, journal.matrix, journal.embedder, index, exact_limit, overfetch)
+        plan = DecisionSearch(journal.store, journal.matrix, journal.embedder, IndexUse(index, exact_limit, overfetch))
         return plan.search(query, DecisionFilter(category=category), "bob", limit, min_score)
 
     assert search(exact_limit=0) == search(exact_limit=1_000_000)
