@@ -107,7 +107,7 @@ def test_a_line_says_what_became_of_a_call_and_nothing_of_what_was_said(
 
 def test_the_guide_names_every_field(caller: GrpcCaller, caplog: pytest.LogCaptureFixture) -> None:
     guide = (Path(__file__).parents[3] / "docs/observability.md").read_text().partition("## The call log")[2]
-    rows = re.findall(r"^\| (`[^|]+) \|", guide.partition("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^- ([^:]+):", guide.partition("\n## ")[0], re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     with caplog.at_level(logging.INFO, CALL_LOGGER):
         call(caller, "cstp.announceIntent", {"intent": "x", "correlationId": "c-2", "agent": {"id": "alice"}})
