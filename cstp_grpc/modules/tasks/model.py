@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from cstp_grpc.contract.enums import PushFormat, TaskState
@@ -64,6 +64,17 @@ class ObservationTime:
 
     now: datetime
     expired: datetime
+
+
+def observation_time(clock: Callable[[], datetime], kept: timedelta) -> ObservationTime:
+    """Return the present instant; tasks exist for the time `kept` after their last change."""
+    now = truncate_to_milliseconds(clock())
+    return ObservationTime(now, now - kept)
+
+
+def truncate_to_milliseconds(instant: datetime) -> datetime:
+    # The precision of timestamps in A2A: filters and page tokens then compare equal to what callers have seen.
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
 @dataclass(frozen=True, slots=True)

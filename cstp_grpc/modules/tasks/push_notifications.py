@@ -109,20 +109,24 @@ class PushNotifications:
         writer: GroupCommitWriter,
         audit: AuditSink,
         wake: Callable[[], None],
+        observe: Callable[[], ObservationTime],
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._addresses = addresses
+        self._observe = observe
         self._writer = writer
         self._audit = audit
         self._wake = wake
 
-    def create(self, agent: str, task_id: str, config: PushConfig, observed: ObservationTime) -> PushConfig:
+    def create(self, agent: str, task_id: str, config: PushConfig) -> PushConfig:
         """Store a configuration, replacing one of the same id, and return it once on disk.
 
         An empty id is generated. If the task is not at work, its present version is queued at once, so that its owner
         misses nothing. Raises NotFound, InvalidArgument and Unavailable.
         """
+
+        observed = self._observe()
 
         def job(unit_of_work: UnitOfWork) -> PushConfig:
             self._store.hold(unit_of_work)
@@ -134,28 +138,30 @@ class PushNotifications:
 
         return self._writer.run(job)
 
-    def get(self, agent: str, task_id: str, config_id: str | None, observed: ObservationTime) -> PushConfig:
+    def get(self, agent: str, task_id: str, config_id: str | None) -> PushConfig:
         """Return a configuration of a task; without an id, the one that was set last. Raises NotFound."""
         with self._store.read_snapshot() as unit_of_work:
-            self._require_task(unit_of_work, agent, task_id, observed)
+            self._require_task(unit_of_work, agent, task_id, self._observe())
             config = self._store.config(unit_of_work, agent, task_id, config_id)
         if config is None:
             raise NotFound(f"the task {task_id} has no such push configuration", metadata={"id": task_id})
         return config
 
-    def page(self, agent: str, task_id: str, request: PageRequest, observed: ObservationTime) -> Page[PushConfig]:
+    def page(self, agent: str, task_id: str, request: PageRequest) -> Page[PushConfig]:
         """Return a page of the configurations of a task by rising id. Raises NotFound and InvalidArgument."""
         # The token is bound to them, so that one of another agent or task is refused.
         conditions = ("push_configs", agent, task_id)
         after = str(decode_page_token(request.token, conditions, (str,))[0]) if request.token else ""
         with self._store.read_snapshot() as unit_of_work:
-            self._require_task(unit_of_work, agent, task_id, observed)
+            self._require_task(unit_of_work, agent, task_id, self._observe())
             found = tuple(self._store.configs(unit_of_work, agent, task_id, after))
         items = found[: request.limit]
         return Page(items, encode_page_token(conditions, (items[-1].id,)) if len(found) > len(items) else "")
 
-    def delete(self, agent: str, task_id: str, config_id: str, observed: ObservationTime) -> None:
+    def delete(self, agent: str, task_id: str, config_id: str) -> None:
         """Remove a configuration with its queued notifications, if it exists. Raises NotFound and Unavailable."""
+
+        observed = self._observe()
 
         def job(unit_of_work: UnitOfWork) -> None:
             self._store.hold(unit_of_work)

@@ -13,7 +13,7 @@ from cstp_grpc.contract.errors import Conflict, MethodNotFound, NotFound
 from cstp_grpc.modules.tasks import model
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
-from cstp_grpc.platform.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.write_jobs import WriteJob
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -103,7 +103,7 @@ class TaskRepository:
         config: model.PushConfig | None,
     ) -> WriteJob[model.Task]:
         """Return the job that stores a task within a transaction. Raises MethodNotFound."""
-        push = self._push if config is None else self._require_push()
+        push = self._push if config is None else self.push
 
         def job(unit_of_work: UnitOfWork) -> model.Task:
             # Read here and not when the job is created: it may wait in the writer's queue, and the order of instants
@@ -153,31 +153,6 @@ class TaskRepository:
         bounded = PageRequest(min(request.limit, MAX_PAGE), request.token)
         return self._store.page(conditions, bounded, self._observation_time())
 
-    def create_push_config(self, agent: str, task_id: str, config: model.PushConfig) -> model.PushConfig:
-        """Create a push configuration, return it once on disk; see `PushNotifications.create`.
-
-        Raises MethodNotFound too.
-        """
-        return self._require_push().create(agent, task_id, config, self._observation_time())
-
-    def get_push_config(self, agent: str, task_id: str, config_id: str | None) -> model.PushConfig:
-        """Return a push configuration of a task; without an id, the one that was set last.
-
-        Raises NotFound, MethodNotFound and QueryFailed.
-        """
-        return self._require_push().get(agent, task_id, config_id, self._observation_time())
-
-    def page_push_configs(self, agent: str, task_id: str, request: PageRequest) -> Page[model.PushConfig]:
-        """Return a page of the configurations of a task by rising id.
-
-        Raises NotFound, InvalidArgument for the page token, MethodNotFound and QueryFailed.
-        """
-        return self._require_push().page(agent, task_id, request, self._observation_time())
-
-    def delete_push_config(self, agent: str, task_id: str, config_id: str) -> None:
-        """Remove a configuration of a task, if it exists. Raises NotFound, MethodNotFound and Unavailable."""
-        self._require_push().delete(agent, task_id, config_id, self._observation_time())
-
     def remove_expired(self) -> bool:
         """Remove a batch of expired tasks and return whether more may have expired. Raises Unavailable."""
         removed = self._writer.run(
@@ -186,14 +161,15 @@ class TaskRepository:
         # A full batch: more may wait, and the caller asks again at once.
         return removed == REMOVAL_BATCH
 
-    def _require_push(self) -> PushNotifications:
+    @property
+    def push(self) -> PushNotifications:
+        """The push notifications. Raises MethodNotFound if they are off."""
         if self._push is None:
             raise MethodNotFound("push notifications are off here")
         return self._push
 
     def _observation_time(self) -> model.ObservationTime:
-        now = truncate_to_milliseconds(self._clock())
-        return model.ObservationTime(now, now - self._kept)
+        return model.observation_time(self._clock, self._kept)
 
 
 def default_time_left(state: TaskState) -> timedelta:
@@ -205,12 +181,7 @@ def compute_settles_at(task: model.Task, time_left: timedelta) -> datetime:
     """Return when a task settles: at once if it has ended, else when its time runs out."""
     if task.state not in model.STATE_AFTER_TIMEOUT:
         return task.updated_at
-    return truncate_to_milliseconds(task.updated_at + time_left)
-
-
-def truncate_to_milliseconds(instant: datetime) -> datetime:
-    # The precision of timestamps in A2A: filters and page tokens then compare equal to what callers have seen.
-    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
+    return model.truncate_to_milliseconds(task.updated_at + time_left)
 
 
 def save_conflict_error(task_id: str, version: int) -> Conflict:

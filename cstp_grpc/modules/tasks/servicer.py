@@ -79,14 +79,14 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.CreatePushConfigResponse:
         """Subscribe the caller to push notifications of a task."""
         agent = current_caller.get().agent
-        config = self._repository.create_push_config(agent, request.task_id, PUSH_CONFIG.decode(request.push_config))
+        config = self._repository.push.create(agent, request.task_id, PUSH_CONFIG.decode(request.push_config))
         return tasks_pb2.CreatePushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def GetPushConfig(
         self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetPushConfigResponse:
         """Read a push configuration of a task."""
-        config = self._repository.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
+        config = self._repository.push.get(current_caller.get().agent, request.task_id, request.id or None)
         return tasks_pb2.GetPushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def ListPushConfigs(
@@ -94,7 +94,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.ListPushConfigsResponse:
         """List the caller's push configurations of a task."""
         page_request = PageRequest(request.page_size, request.page_token)
-        page = self._repository.page_push_configs(current_caller.get().agent, request.task_id, page_request)
+        page = self._repository.push.page(current_caller.get().agent, request.task_id, page_request)
         return tasks_pb2.ListPushConfigsResponse(
             push_configs=map(PUSH_CONFIG.encode, page.items), next_page_token=page.next_token
         )
@@ -102,7 +102,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     def DeletePushConfig(
         self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.DeletePushConfigResponse:
-        self._repository.delete_push_config(current_caller.get().agent, request.task_id, request.id)
+        self._repository.push.delete(current_caller.get().agent, request.task_id, request.id)
         return tasks_pb2.DeletePushConfigResponse()
 
 

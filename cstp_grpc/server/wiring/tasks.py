@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from cstp_grpc.common.measures import Measure
 from cstp_grpc.contract.enums import PushFormat
 from cstp_grpc.contract.methods import contract_methods, required_permissions
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
-from cstp_grpc.modules.tasks.model import Task
+from cstp_grpc.modules.tasks.model import Task, observation_time
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.modules.tasks.repository import TaskRepository
 from cstp_grpc.modules.tasks.servicer import TaskService
@@ -101,4 +102,6 @@ def build_push_notifications(shared: SharedParts, addresses: PushUrlPolicy, task
     )
     sender = DeliveryDispatcher(store, delivery, writer, clock, policy, options)
     measures = build_outbox_measures("push_notifications", store, database.background_snapshot, clock)
-    return PushParts(PushNotifications(store, tasks, addresses, writer, shared.sink, sender.wake), sender, measures)
+    observe = partial(observation_time, clock, kept)
+    notifications = PushNotifications(store, tasks, addresses, writer, shared.sink, sender.wake, observe)
+    return PushParts(notifications, sender, measures)

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import func, select
 
 from cstp_grpc.contract.enums import PushFormat, TaskState
-from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskNotification
+from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskNotification, observation_time
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.modules.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
@@ -62,7 +63,15 @@ class PushKit:
         self.woken = threading.Event()
         self.due_when_woken: list[int] = []
         self.addresses = PushUrlPolicy(UrlAllowList([]), lambda _: True, loopback=False)
-        push = PushNotifications(self.store, self.tasks, self.addresses, writer, self.trail, self._wake)
+        push = PushNotifications(
+            self.store,
+            self.tasks,
+            self.addresses,
+            writer,
+            self.trail,
+            self._wake,
+            partial(observation_time, self.clock, KEPT),
+        )
         self.keeper = TaskRepository(self.tasks, writer, self.clock, KEPT, push)
 
     def _wake(self) -> None:
@@ -84,7 +93,7 @@ class PushKit:
         return self.keeper.save(agent, saved, version, time_left, push)
 
     def create(self, made: PushConfig, *, task_id: str = "t-1", agent: str = "ada") -> PushConfig:
-        return self.keeper.create_push_config(agent, task_id, made)
+        return self.keeper.push.create(agent, task_id, made)
 
     def waiting(self) -> int:
         return self._count(task_notifications)

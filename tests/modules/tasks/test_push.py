@@ -64,7 +64,7 @@ def sent_as_time_passes(pushing: PushKit, *dispatchers: DeliveryDispatcher[TaskN
 
 
 def listed(pushing: PushKit, task_id: str = "t-1") -> list[str]:
-    return [each.id for each in pushing.keeper.page_push_configs("ada", task_id, ALL).items]
+    return [each.id for each in pushing.keeper.push.page("ada", task_id, ALL).items]
 
 
 # Configurations
@@ -83,8 +83,8 @@ def test_a_configuration_comes_back_as_it_was_made(pushing: PushKit) -> None:
     pushing.save()
     given = config(token="secret-1", scheme="Bearer", credentials="secret-2", format=PushFormat.A2A_0_3)
     assert pushing.create(given) == given
-    assert pushing.keeper.get_push_config("ada", "t-1", "p-1") == given
-    assert pushing.keeper.page_push_configs("ada", "t-1", ALL).items == (given,)
+    assert pushing.keeper.push.get("ada", "t-1", "p-1") == given
+    assert pushing.keeper.push.page("ada", "t-1", ALL).items == (given,)
 
 
 def test_secrets_are_in_no_text_of_a_configuration() -> None:
@@ -99,7 +99,7 @@ def test_a_configuration_without_an_id_gets_one(pushing: PushKit) -> None:
     assert first.id != second.id
     old = [pushing.create(config(url, id="", format=PushFormat.A2A_0_3)) for url in (HOOK, OTHER_HOOK)]
     assert [each.id for each in old] == ["default", "default"]
-    assert pushing.keeper.get_push_config("ada", "t-1", "default").url == OTHER_HOOK
+    assert pushing.keeper.push.get("ada", "t-1", "default").url == OTHER_HOOK
 
 
 def test_without_an_id_the_last_one_is_read(pushing: PushKit) -> None:
@@ -109,19 +109,19 @@ def test_without_an_id_the_last_one_is_read(pushing: PushKit) -> None:
     pushing.create(config(id="p-3"))
     pushing.clock.now += MINUTE
     pushing.create(config(id="p-1"))
-    assert pushing.keeper.get_push_config("ada", "t-1", None).id == "p-1"
+    assert pushing.keeper.push.get("ada", "t-1", None).id == "p-1"
 
 
 def test_configurations_are_listed_by_id_page_by_page(pushing: PushKit) -> None:
     pushing.save()
     for name in ("p-3", "p-1", "p-2"):
         pushing.create(config(id=name))
-    first = pushing.keeper.page_push_configs("ada", "t-1", PageRequest(2))
+    first = pushing.keeper.push.page("ada", "t-1", PageRequest(2))
     assert [each.id for each in first.items] == ["p-1", "p-2"]
-    second = pushing.keeper.page_push_configs("ada", "t-1", PageRequest(2, first.next_token))
+    second = pushing.keeper.push.page("ada", "t-1", PageRequest(2, first.next_token))
     assert ([each.id for each in second.items], second.next_token) == (["p-3"], "")
     with pytest.raises(InvalidArgument):
-        pushing.keeper.page_push_configs("bob", "t-1", PageRequest(2, first.next_token))
+        pushing.keeper.push.page("bob", "t-1", PageRequest(2, first.next_token))
 
 
 @pytest.mark.contract("SqlPushStore.remove_config")
@@ -129,9 +129,9 @@ def test_a_configuration_is_removed_once_and_again(pushing: PushKit) -> None:
     pushing.save()
     pushing.create(config())
     for _ in range(2):
-        pushing.keeper.delete_push_config("ada", "t-1", "p-1")
+        pushing.keeper.push.delete("ada", "t-1", "p-1")
     with pytest.raises(NotFound):
-        pushing.keeper.get_push_config("ada", "t-1", "p-1")
+        pushing.keeper.push.get("ada", "t-1", "p-1")
     assert pushing.waiting() == 0
 
 
@@ -150,11 +150,11 @@ def test_others_see_nothing_of_them(pushing: PushKit) -> None:
     with pytest.raises(NotFound):
         pushing.create(config(id="p-2"), agent="bob")
     with pytest.raises(NotFound):
-        pushing.keeper.get_push_config("bob", "t-1", "p-1")
+        pushing.keeper.push.get("bob", "t-1", "p-1")
     with pytest.raises(NotFound):
-        pushing.keeper.page_push_configs("bob", "t-1", ALL)
+        pushing.keeper.push.page("bob", "t-1", ALL)
     with pytest.raises(NotFound):
-        pushing.keeper.delete_push_config("bob", "t-1", "p-1")
+        pushing.keeper.push.delete("bob", "t-1", "p-1")
     assert listed(pushing) == ["p-1"]
 
 
@@ -174,7 +174,7 @@ def test_an_expired_task_has_none(pushing: PushKit) -> None:
     pushing.save(COMPLETED, push=config())
     pushing.clock.now += KEPT
     with pytest.raises(NotFound):
-        pushing.keeper.get_push_config("ada", "t-1", "p-1")
+        pushing.keeper.push.get("ada", "t-1", "p-1")
     with pytest.raises(NotFound):
         pushing.create(config(id="p-2"))
 
@@ -197,9 +197,9 @@ def test_a_new_task_of_an_expired_ones_id_has_none_of_its_configurations(pushing
 def test_without_push_notifications_nothing_is_taken(kit: KeeperKit) -> None:
     kit.save()
     with pytest.raises(MethodNotFound):
-        kit.keeper.create_push_config("ada", "t-1", config())
+        kit.keeper.push.create("ada", "t-1", config())
     with pytest.raises(MethodNotFound):
-        kit.keeper.get_push_config("ada", "t-1", None)
+        kit.keeper.push.get("ada", "t-1", None)
 
 
 # What is told
@@ -358,7 +358,7 @@ def test_what_was_deleted_is_not_sent(pushing: PushKit) -> None:
     pushing.save(COMPLETED, push=config())
     with pushing.sending() as dispatcher:
         wait_until(lambda: pushing.attempts() == 1, "it is tried in vain")
-        pushing.keeper.delete_push_config("ada", "t-1", "p-1")
+        pushing.keeper.push.delete("ada", "t-1", "p-1")
         pushing.clock.now += MINUTE
         dispatcher.wake()
     assert len(pushing.told) == 1
