@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +23,13 @@ from cstp_grpc.contract.enums import Outcome, Stakes
 from cstp_grpc.contract.message_mapping import MessageMapper, allows_none, bare_type
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, tasks_pb2, types_pb2
+from cstp_grpc.modules.liaison.presence import ListedAgent
+from cstp_grpc.modules.liaison.servicer import AGENT_KINDS
 
 JSON_VALUES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
 SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
+    bytes: st.binary(min_size=1),
     # Not empty, because an empty text and an absent one are the same in a field without presence.
     str: st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     int: st.integers(1, 2**20),
@@ -38,7 +42,7 @@ def find_mappers() -> Mapping[str, MessageMapper[Any, Any]]:
     """Return all mappers of the product by their module and name."""
     found: dict[MessageMapper[Any, Any], str] = {}
     for module in pkgutil.walk_packages(cstp_grpc.__path__, "cstp_grpc."):
-        if module.name.rpartition(".")[2] in {"messages", "servicer"}:
+        if module.name.rpartition(".")[2] in {"messages", "peer_responses", "servicer"}:
             members = vars(importlib.import_module(module.name)).items()
             for name, each in members:
                 if isinstance(each, MessageMapper):
@@ -75,7 +79,10 @@ def models(model: Any, owners: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
     """Return instances of a dataclass."""
     hints = typing.get_type_hints(model)
     fields = dataclasses.fields(model)
-    return st.builds(model, **{each.name: values_of(hints[each.name], (*owners, model)) for each in fields})
+    values = {each.name: values_of(hints[each.name], (*owners, model)) for each in fields}
+    if model is ListedAgent:
+        values["kind"] = st.sampled_from(sorted(AGENT_KINDS))
+    return st.builds(model, **values)
 
 
 def is_compiled(mapper: MessageMapper[Any, Any], direction: str) -> bool:
@@ -97,16 +104,22 @@ def plain_fields(mapper: MessageMapper[Any, Any], item: Any) -> dict[str, Any]:
         value = source(item) if callable(source) else item
         for name in [] if callable(source) else source.split("."):
             value = None if value is None else getattr(value, name)
-        found[field.name] = plain_value(mapper, field.message_type, value)
+        found[field.name] = plain_value(mapper, field, value)
     return found
 
 
-def plain_value(mapper: MessageMapper[Any, Any], descriptor: Any, value: Any) -> Any:
+def plain_value(mapper: MessageMapper[Any, Any], field: FieldDescriptor, value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return plain_fields(mapper.mapper_below(type(value), descriptor), value)
+        assert field.message_type is not None
+        return plain_fields(mapper.mapper_below(type(value), field.message_type), value)
+    if isinstance(value, frozenset):
+        value = tuple(sorted(value))
     if isinstance(value, tuple):
-        return [plain_value(mapper, descriptor, each) for each in value]
-    return sorted(value) if isinstance(value, frozenset) else value
+        return [plain_value(mapper, field, each) for each in value]
+    if field.enum_type and isinstance(value, int):
+        prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
+        return field.enum_type.values_by_number[value].name.removeprefix(prefix)
+    return value.name if field.enum_type and isinstance(value, StrEnum) else value
 
 
 ENCODERS = {name: mapper for name, mapper in MAPPERS.items() if is_compiled(mapper, "encode")}

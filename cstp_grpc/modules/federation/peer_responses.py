@@ -14,6 +14,7 @@ from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.enums import ApprovalStatus, PeerStatus, Severity
 from cstp_grpc.contract.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
+from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.core.guardrails.inputs import IgnoredInput
 from cstp_grpc.core.guardrails.model import MissingInput, Verdict, VerdictApproval, Violation
@@ -44,6 +45,18 @@ from cstp_grpc.modules.federation.response_validation import (
     MAX_RELATED,
     MAX_SUGGESTIONS,
 )
+
+# Not the mappers of the servicer of guardrails: importing it loads much of the server into clients.
+VIOLATION: Final = MessageMapper(Violation, types_pb2.Violation, given=("agent",))
+APPROVAL: Final = MessageMapper(VerdictApproval, types_pb2.VerdictApproval, unset=("instructions",))
+VERDICT_BASIS: Final = MessageMapper(
+    Verdict,
+    cstp_pb2.GuardrailStatus,
+    {"ignored_context": "ignored"},
+    unset=("allowed", "violations", "warnings", "evaluated", "quorum", "dryrun_violations", "approval_required"),
+    nested=(APPROVAL,),
+)
+"""What the verdict of one agent rests on."""
 
 
 def read_verdict(
@@ -379,40 +392,10 @@ def write_verdict(
         answer.quorum.CopyFrom(quorum_message(verdict.vote))
 
 
-def write_verdict_basis(answer: cstp_pb2.GuardrailStatus, verdict: Verdict) -> None:
-    """Write what the verdict of one agent rests on."""
-    answer.rule_set_version = verdict.rule_set_version
-    answer.check_id = verdict.check_id
-    answer.assumed.extend(verdict.assumed)
-    answer.ignored_context.extend(
-        types_pb2.IgnoredInput(name=each.name, closest=each.closest) for each in verdict.ignored
-    )
-    if (approval := verdict.approval) is not None:
-        answer.approval.id = approval.id
-        answer.approval.digest = approval.digest
-        answer.approval.status = proto_values.APPROVAL_STATUS.number(approval.status)
-        answer.approval.expires_at.CopyFrom(proto_values.timestamp_message(approval.expires_at))
-        if approval.comment is not None:
-            answer.approval.comment = approval.comment
-
-
 def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
     """Yield violations as messages that name the agent, in their order."""
-    # Not by the conversion of the servicer of the three methods: importing it loads all of the server into clients.
-    for (agent, guardrail_id), violation in violations.items():
-        yield types_pb2.Violation(
-            guardrail_id=guardrail_id,
-            name=violation.name,
-            message=violation.message,
-            severity=proto_values.SEVERITY.number(violation.severity),
-            suggestion=violation.suggestion,
-            code=violation.code,
-            agent=agent,
-            missing_inputs=[
-                types_pb2.MissingInput(name=each.name, type=each.type, description=each.description, values=each.values)
-                for each in violation.missing_inputs
-            ],
-        )
+    for (agent, _), violation in violations.items():
+        yield VIOLATION.encode(violation, agent=agent)
 
 
 def quorum_message(vote: QuorumVote) -> cstp_pb2.Quorum:
@@ -438,7 +421,7 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
         response.error.message = peer.failure.message
     if peer.verdict is not None:
         write_verdict(response.guardrail_status, FederatedVerdict(peer.verdict))
-        write_verdict_basis(response.guardrail_status, peer.verdict.by_agent[peer.agent])
+        VERDICT_BASIS.write(response.guardrail_status, peer.verdict.by_agent[peer.agent])
     if peer.matches is not None:
         response.decisions.decisions.extend(top_matches(peer.matches, MAX_DECISIONS))
         # Also if the peer found nothing: it was asked for decisions.
