@@ -1,4 +1,4 @@
-"""What a program prints, or where its output comes from."""
+"""Find the output of a program, or the source of its output."""
 
 from __future__ import annotations
 

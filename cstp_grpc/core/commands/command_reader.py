@@ -1,4 +1,4 @@
-"""Read one simple command: look through its wrappers, and collect its effects and what it hands on."""
+"""Read one simple command: look through its wrappers, and collect its effects and its output."""
 
 from __future__ import annotations
 

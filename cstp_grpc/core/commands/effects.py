@@ -83,7 +83,7 @@ def read_operands(program: str, split: SplitArguments) -> Sequence[str]:
 
 
 def collect_tree_removal(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `rimraf` deletes, which needs no flag for folders."""
+    """Collect the deletions of `rimraf`, which needs no flag for folders."""
     effects.deletes |= scene.kinds_of(split.operands)
     effects.is_recursive = True
 
@@ -145,7 +145,7 @@ def is_narrow_find(arguments: Sequence[str]) -> bool:
 
 
 def collect_move(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `mv` takes away and overwrites."""
+    """Collect the deletions and writes of `mv`."""
     if len(split.operands) > 1:
         sources = scene.kinds_of(split.operands[:-1])
         effects.deletes |= sources
@@ -154,7 +154,7 @@ def collect_move(_: Sequence[str], split: SplitArguments, scene: Scene, effects:
 
 
 def collect_copy(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect where `cp`, `install`, `ln` write."""
+    """Collect the writes of `cp`, `install` and `ln`."""
     target = value_of(["", *arguments], "-t", "--target-directory")
     if target is None and len(split.operands) > 1:
         target = split.operands[-1]
@@ -165,7 +165,7 @@ def collect_copy(arguments: Sequence[str], split: SplitArguments, scene: Scene, 
 
 
 def collect_transfer(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `scp` and `rsync` copy, where to, and what they delete there."""
+    """Collect the copies of `scp` and `rsync`, and their deletions at the target."""
     if len(split.operands) < 2:
         return
     target = split.operands[-1]
@@ -200,7 +200,7 @@ def collect_truncate(arguments: Sequence[str], split: SplitArguments, scene: Sce
 
 
 def collect_http(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `curl` and `wget` send and write."""
+    """Collect the uploads and writes of `curl` and `wget`."""
     has_target = [word for word in split.operands if not LOCAL_HOSTS.search(word)]
     for position, word in enumerate(arguments):
         following = arguments[position + 1] if position + 1 < len(arguments) else ""
@@ -246,7 +246,7 @@ def collect_snippet(_: Sequence[str], split: SplitArguments, scene: Scene, effec
 
 
 def collect_mail(_: Sequence[str], split: SplitArguments, _scene: Scene, effects: Effects) -> None:
-    """Note that mail leaves the machine."""
+    """Note that a mail leaves the machine."""
     effects.sends_out |= bool(split.operands)
 
 
@@ -260,7 +260,7 @@ def collect_cloud_copy(_: Sequence[str], split: SplitArguments, scene: Scene, ef
 
 
 def collect_archive(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `tar` and `zip` read, and what `tar --remove-files` deletes."""
+    """Collect the reads of `tar` and `zip`, and the deletions of `tar --remove-files`."""
     if "--remove-files" in split.flags:
         effects.deletes |= scene.kinds_of(split.operands[1:])
         effects.is_recursive = True

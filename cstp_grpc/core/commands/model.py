@@ -1,4 +1,4 @@
-"""The model of a parsed command: what it runs, and what it does to files, data and other machines."""
+"""The model of a parsed command: its program, and its effects on files, data and other machines."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Place(StrEnum):
     PROJECT_ROOT = "project-root"
     """The working folder itself, or everything in it."""
     BUILD = "build"
-    """Output that a build, test or package manager makes again."""
+    """Output that a build, test or package manager can create again."""
     TEMPORARY = "temporary"
     """A temporary folder."""
     OUTSIDE = "outside"
-    """Outside of the working folder, and nothing of the above."""
+    """Outside of the working folder, and of no other kind."""
     UNKNOWN = "unknown"
     """A path that cannot be resolved, such as `$DIR`."""
     GIT = "git"
@@ -137,7 +137,7 @@ class Command:
     reads: frozenset[str] = frozenset()
     """The kinds of paths that it deletes, writes and reads, in the words of Place."""
     is_recursive: bool = False
-    """Whether it deletes folders with what is in them."""
+    """Whether it deletes folders with their contents."""
     sql: frozenset[str] = frozenset()
     """The operations of its SQL, such as `drop table` and `delete all`."""
     unresolved: frozenset[str] = frozenset()

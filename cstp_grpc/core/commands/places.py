@@ -1,4 +1,4 @@
-"""Tell of what kind a path is: system, home, project, build output, secret, settings of agents."""
+"""Classify paths: system, home, project, build output, secret, settings of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the operations in SQL texts: what they drop, delete, change and grant."""
+"""Find the operations in SQL texts, such as `drop table`, `delete all` and `grant`."""
 
 from __future__ import annotations
 

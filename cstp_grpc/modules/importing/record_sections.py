@@ -64,7 +64,7 @@ def read_notes(sections: Sequence[MarkdownSection], form: RecordForm) -> str | N
 def read_reasons(sections: Sequence[MarkdownSection], form: RecordForm) -> tuple[Reason, ...]:
     """Return the decision drivers and the considered options, if they are listed or have headings of their own.
 
-    Causes of incidents and the rationale of a design may also be prose, of which the first paragraph is taken.
+    Causes of incidents and the rationale of a design may also be prose; its first paragraph is taken.
     """
     found = []
     prose = PROSE_REASONS.get(form, {})

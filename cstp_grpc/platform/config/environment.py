@@ -1,4 +1,4 @@
-"""What programs need without settings: environment variables, the environment of child processes, and hosts to dial."""
+"""Environment variables, the environment of child processes, and hosts to dial, for programs without settings."""
 
 from __future__ import annotations
 

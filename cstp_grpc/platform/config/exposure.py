@@ -1,4 +1,4 @@
-"""Which listeners could be reached from other machines without TLS."""
+"""Find listeners that other machines could reach without TLS."""
 
 from __future__ import annotations
 
