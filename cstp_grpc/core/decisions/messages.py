@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final
 
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.model import Decision, Match
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.platform.storage.pagination import MAX_BYTES
-
-MessageT = TypeVar("MessageT", bound=Message)
 
 FILTER: Final = MessageMapper(model.DecisionFilter, types_pb2.DecisionFilters)
 DECISION: Final = MessageMapper(Decision, journal_pb2.Decision, given=("journal_revision", "history"))
@@ -63,34 +58,3 @@ def duplicates_response(report: model.DuplicateReport) -> journal_pb2.FindDuplic
                 break
             shown.append(message)
     return response
-
-
-MAX_KEPT: Final = 1000
-"""Maximum number of matches whose messages are kept. Chosen: the results of some hundred searches, about 2 MB."""
-
-
-class MatchMessages(Generic[MessageT]):
-    """Converts matches to messages, and keeps these: a search that is repeated finds the same objects again.
-
-    A message is not to be changed. For one thread.
-    """
-
-    def __init__(self, convert: Callable[[Match], MessageT], max_kept: int = MAX_KEPT) -> None:
-        self._convert = convert
-        self._max_kept = max_kept
-        # By identity, because hashing a match takes longer than converting it. The match is kept beside its message,
-        # so that no other object can have its identity.
-        self._kept: dict[int, tuple[Match, MessageT]] = {}
-
-    def of(self, matches: Sequence[Match]) -> list[MessageT]:
-        return [self._message(match) for match in matches]
-
-    def _message(self, match: Match) -> MessageT:
-        kept = self._kept.get(id(match))
-        if kept is not None:
-            return kept[1]
-        message = self._convert(match)
-        if len(self._kept) >= self._max_kept:
-            self._kept.clear()
-        self._kept[id(match)] = match, message
-        return message

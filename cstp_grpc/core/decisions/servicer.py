@@ -18,6 +18,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
+from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, journal_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking, WorkPool
@@ -53,8 +54,8 @@ class DecisionQueries:
         self._searches = SearchScheduler(search, pool)
         self._limits = limits
         self._read_policy = read_policy
-        self._summaries = messages.MatchMessages(messages.SUMMARY.encode)
-        self._summaries_with_reasons = messages.MatchMessages(summary_with_reasons)
+        self._summaries = MatchMessages(messages.SUMMARY.encode)
+        self._summaries_with_reasons = MatchMessages(summary_with_reasons)
 
     async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext

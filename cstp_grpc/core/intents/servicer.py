@@ -14,8 +14,9 @@ from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.commands.messages import parse_invocation_fields
-from cstp_grpc.core.decisions.messages import SIMILAR_DECISION, MatchMessages
+from cstp_grpc.core.decisions.messages import SIMILAR_DECISION
 from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.servicer import DecisionQueries
 from cstp_grpc.core.decisions.store import JournalWrite
 from cstp_grpc.core.guardrails.messages import GUARDRAIL_STATUS, claimed_agent_name

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from cstp_grpc.contract.enums import DecisionStatus, Visibility
-from cstp_grpc.core.decisions.messages import SIMILAR_DECISION, MatchMessages
+from cstp_grpc.core.decisions.messages import SIMILAR_DECISION
 from cstp_grpc.core.decisions.model import Decision, Match
+from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -253,3 +253,36 @@ def put_successors_first(matches: Sequence[Match], successors: Mapping[str, str]
         for match in matches
     ]
     return sorted(named, key=lambda match: (-match.score, match.decision.status is DecisionStatus.SUPERSEDED))
+
+
+ConvertedT = TypeVar("ConvertedT")
+
+MAX_KEPT = 1000
+"""Maximum number of matches whose messages are kept. Chosen: the results of some hundred searches, about 2 MB."""
+
+
+class MatchMessages(Generic[ConvertedT]):
+    """Converts matches to messages, and keeps these: a search that is repeated finds the same objects again.
+
+    A message is not to be changed. For one thread.
+    """
+
+    def __init__(self, convert: Callable[[Match], ConvertedT], max_kept: int = MAX_KEPT) -> None:
+        self._convert = convert
+        self._max_kept = max_kept
+        # By identity, because hashing a match takes longer than converting it. The match is kept beside its message,
+        # so that no other object can have its identity.
+        self._kept: dict[int, tuple[Match, ConvertedT]] = {}
+
+    def of(self, matches: Sequence[Match]) -> list[ConvertedT]:
+        return [self._message(match) for match in matches]
+
+    def _message(self, match: Match) -> ConvertedT:
+        kept = self._kept.get(id(match))
+        if kept is not None:
+            return kept[1]
+        message = self._convert(match)
+        if len(self._kept) >= self._max_kept:
+            self._kept.clear()
+        self._kept[id(match)] = match, message
+        return message
