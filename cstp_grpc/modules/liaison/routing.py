@@ -31,10 +31,11 @@ from cstp_grpc.modules.liaison.context_sharing import (
 from cstp_grpc.modules.liaison.redaction import RedactedContext
 from cstp_grpc.modules.liaison.sessions import (
     ClaimFence,
+    assign_agent,
     check_version,
     concurrent_update,
     lock_open_session,
-    next_version,
+    require_same_activation,
     require_session,
     session_closed,
     session_event,
@@ -457,35 +458,8 @@ class Router:
             raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error
 
 
-def require_same_activation(session: model.Session, activation_key: str) -> None:
-    """Raise SessionWithAnotherAgent if a liaison agent no longer has a session by an activation."""
-    if session.activation_key != activation_key:
-        raise SessionWithAnotherAgent(
-            f"The chat session {session.id} has gone on, and is with {session.active_agent}",
-            metadata={
-                "chat_session_id": session.id,
-                "active_agent": session.active_agent,
-                "reason": "the session has gone on",
-            },
-        )
-
-
 def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:
     return hash_canonical_json([session_id, pillar, context_hash, epoch])
-
-
-def assign_agent(
-    session: model.Session, at: datetime, agent: str, epoch: int, activation_key: str | None
-) -> model.Session:
-    return next_version(
-        session,
-        at,
-        active_agent=agent,
-        routing_epoch=epoch,
-        activation_key=activation_key,
-        claimed_by=None,
-        claimed_until=None,
-    )
 
 
 def routing_share(caller: model.TenantCaller, plan: RoutingPlan, decision: model.RoutingDecision) -> model.Share:

@@ -387,6 +387,33 @@ def next_version(session: model.Session, at: datetime, **changes: Any) -> model.
     return replace(session, version=session.version + 1, updated_at=at, **changes)
 
 
+def assign_agent(
+    session: model.Session, at: datetime, agent: str, epoch: int, activation_key: str | None
+) -> model.Session:
+    return next_version(
+        session,
+        at,
+        active_agent=agent,
+        routing_epoch=epoch,
+        activation_key=activation_key,
+        claimed_by=None,
+        claimed_until=None,
+    )
+
+
+def require_same_activation(session: model.Session, activation_key: str) -> None:
+    """Raise SessionWithAnotherAgent if a liaison agent no longer has a session by an activation."""
+    if session.activation_key != activation_key:
+        raise SessionWithAnotherAgent(
+            f"The chat session {session.id} has gone on, and is with {session.active_agent}",
+            metadata={
+                "chat_session_id": session.id,
+                "active_agent": session.active_agent,
+                "reason": "the session has gone on",
+            },
+        )
+
+
 def check_version(session: model.Session, version: int | None) -> None:
     if version not in (None, session.version):
         raise SessionUpdateFailed(
