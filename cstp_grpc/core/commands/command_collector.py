@@ -1,4 +1,4 @@
-"""Collect the commands of a text, with what the text downloads and writes to files."""
+"""Collect the commands of a text, its downloads and the files that it writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ShellTexts(ABC):
 
     @abstractmethod
     def read(self, text: str, stdin: Flow | None = None) -> Flow:
-        """Read a text, and return what it prints."""
+        """Read a text and return its output."""
 
     @abstractmethod
     def call_function(self, words: Sequence[str], stdin: Flow | None) -> Flow | None:
@@ -122,7 +122,7 @@ class CommandCollector(ABC):
 
     @abstractmethod
     def run(self, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow:
-        """Read a command in words, and return what it prints."""
+        """Read a command in words and return its output."""
 
     def substituted_reason(self) -> model.Unresolved | None:
         """Return why the output of the substitutions of this command is unknown; None if it is known."""

@@ -144,7 +144,7 @@ class CommandReader(CommandCollector):
         return [*inner, *given]
 
     def _run_shell(self, words: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow:
-        """Read what a shell runs: a text, a script, or its input."""
+        """Read the text, the script or the input that a shell runs."""
         text = value_of(words, "-c")
         if text is not None:
             if model.UNKNOWN in text.strip()[:1] and (reason := self.substituted_reason()):
@@ -318,7 +318,7 @@ class CommandReader(CommandCollector):
         return False
 
     def _apply_script(self, script: script_calls.ScriptEffects, effects: model.Effects) -> None:
-        """Add what a one-line program does."""
+        """Add the effects of a one-line program."""
         scene = self.scene
         effects.deletes |= scene.kinds_of(script.deletes) | scene.kinds_of(script.trees)
         effects.is_recursive |= bool(script.trees)

@@ -20,7 +20,7 @@ class ScriptEffects:
 
     deletes: list[str] = field(default_factory=list)
     trees: list[str] = field(default_factory=list)
-    """Folders that it deletes with what is in them."""
+    """Folders that it deletes with their content."""
     writes: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     shell_texts: list[str] = field(default_factory=list)
@@ -183,7 +183,7 @@ class PythonReader(ast.NodeVisitor):
         return self._text(node)
 
     def _text(self, node: ast.expr) -> str:
-        """Return the text that an expression is; UNKNOWN stands for what is not literal."""
+        """Return the text of an expression, with UNKNOWN for each part that is not literal."""
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.Name):

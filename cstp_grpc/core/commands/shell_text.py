@@ -34,7 +34,7 @@ def bash_parser() -> Parser:
 
 @dataclass(slots=True)
 class Redirected:
-    """The parts of the redirections of a statement besides its input and effects."""
+    """The redirections of a statement, without its input and effects."""
 
     outputs: list[tuple[str, bool]] = field(default_factory=list)
     """The files to which the statement writes its output, and whether it appends."""
@@ -58,7 +58,7 @@ class ShellReader(ShellTexts):
         self._characters = 0
 
     def read(self, text: str, stdin: Flow | None = None) -> Flow:
-        """Read a text, and return what it prints. Nested deeper than MAX_NESTING, it is noted as too deep."""
+        """Read a text and return its output. A text nested deeper than MAX_NESTING is reported as too deep."""
         self._characters += len(text)
         if len(text) > model.MAX_COMMAND_CHARACTERS or self._characters > model.MAX_READ_CHARACTERS:
             self.commands.note(model.Unresolved.TOO_LARGE)

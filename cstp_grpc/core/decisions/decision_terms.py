@@ -2,7 +2,7 @@
 
 An identifier is a term as a unit, and so are its parts: `PEP 703`, `PEP-0703` and `pep703` have the unit `pep 703` and
 the parts `pep` and `703`; `snake_case`, `CamelCase`, `v3.7` and `db/pool.py` likewise. Terms are stored as hashes, so
-what a text's terms are must not change without a new `ANALYSIS_VERSION`.
+the terms of a text must not change without a new `ANALYSIS_VERSION`.
 
 The impact is that of BM25F (Zaragoza et al., 2004, "Microsoft Cambridge at TREC 13"): occurrences are weighted and
 normalised by the length of their field, summed, and saturated. The mean lengths are constants here, so that an impact
@@ -29,7 +29,7 @@ from cstp_grpc.common.unicode_text import normalize_text
 from cstp_grpc.core.decisions.model import Decision
 
 ANALYSIS_VERSION = 3
-"""The number of the rules in this module and of the weights in `decision_terms`; stored with what they produced."""
+"""Version of the rules in this module and of the weights in `decision_terms`; stored with the terms."""
 
 FREQUENT_WORDS = """
 a about all also an and any are as at be been being but by can could did do does for from had has have how i if in into
@@ -46,9 +46,9 @@ CONTRACTION = re.compile(r"(?:n['’]t|['’](?:s|t|re|ve|ll|d|m))\b", re.IGNORE
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 PART = re.compile(r"\d+|[^\W\d_]+")
 SENTENCE_END = re.compile(r"[.!?;:\n]")
-"""What ends a phrase, if it stands between two words."""
+"""Between two words, it ends a phrase."""
 LABEL_GAP = re.compile(r"\s?#?")
-"""What may stand between a label and its number: `PEP 703`, `issue #12`."""
+"""Separator of a label and its number: `PEP 703`, `issue #12`."""
 
 UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 """Characters of scripts without spaces between words (Thai, Lao, Japanese, Chinese)."""
@@ -96,7 +96,7 @@ def analyze_text(text: str) -> list[Term]:
 
 
 def pair_words(text: str) -> Iterator[str]:
-    """Yield the terms of each two words that stand beside each other, such as `lock file`, in their order.
+    """Yield the terms of each two neighbouring words, such as `lock file`, in their order.
 
     A stop word, a number or the end of a sentence separates them; the parts of an identifier make units instead.
     """
@@ -177,12 +177,12 @@ SATURATION = 1.2
 """The k1 of BM25: a term that occurs so often in a field of mean length has half of the possible impact."""
 
 TITLE_SHARE = 0.2
-"""How much of the greatest impact only a term of the title has: the title says what the decision is about, and
-saturation hides how often a term occurs. Measured: with 0.15 to 0.3 rankings are alike, without it a right record that
-has two words of the query in its title stands behind one that mentions them."""
+"""Share of the greatest impact that only a term of the title has: the title names the subject of the decision, and
+saturation hides how often a term occurs. Measured: 0.15 to 0.3 give similar rankings; without it, a right record with
+two words of the query in its title ranks behind one that mentions them."""
 
 MAX_QUERY_PAIRS = 32
-"""Pairs of neighbouring words of a query that are looked for. Chosen: an intent begins with what it is about."""
+"""Pairs of neighbouring words of a query that are searched. Chosen: an intent begins with its subject."""
 
 TERM_TYPE = np.dtype([("hash", "<u4"), ("impact", "<f2"), ("fields", "u1")])
 """One term as it is stored; entries are sorted by hash."""
@@ -215,7 +215,7 @@ class FieldWeight:
 
 @dataclass(frozen=True, slots=True)
 class SearchedContent:
-    """What the terms of a decision follow from; `labels` are its tags, category, project and source."""
+    """The parts of a decision that give its terms; `labels` are its tags, category, project and source."""
 
     id: str
     title: str
@@ -256,7 +256,7 @@ capitals: `api-gateway-v2: …` is about a gateway."""
 NUMBERED_NAME = re.compile(r"(?:((?:[^\W\d_]{1,12}[-_ .]){0,4}[^\W\d_]+)[-_ .#]?)?0*(\d+)(?!\d|\.\d)")
 """The labels, such as `ORB-ADR-NET`, and the number that a file's name begins with."""
 RECORD_LABELS = ("adr", "decision", "record")
-"""What people call a record whose file begins with a number."""
+"""Words for a record whose file name begins with a number."""
 
 
 @lru_cache(maxsize=512)
@@ -328,7 +328,7 @@ def names_in_title(title: str) -> Iterator[str]:
 
 
 def names_in_source(source: str) -> Iterator[str]:
-    """Yield what the number in the name of a record's file or entry can be called: `adr 12` for `adr/0012-dns.md`."""
+    """Yield the names of a record that its file or entry gives by number: `adr 12` for `adr/0012-dns.md`."""
     path, _, entry = source.partition("#")
     *folders, file = path.replace("\\", "/").split("/")
     numbered = NUMBERED_NAME.match(entry) or NUMBERED_NAME.match(file)

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Journal(JournalReader):
-    """Records, reviews, shares and imports decisions, beside reading them.
+    """Reads, records, reviews, shares and imports decisions.
 
     Each change is one transaction with its audit entries and its numbers in the change log. `listener` gets the changed
     rows and `erasure_listener` the deleted ones after the commit and before the caller gets its answer, so that a
@@ -252,7 +252,7 @@ class Journal(JournalReader):
         return self._write(self._change_context(caller, request_id), job)
 
     def delete(self, decision_id: str, caller: str, request_id: str) -> model.DeletedDecision:
-        """Delete a decision of the caller, or return what is left of one that is deleted already.
+        """Delete a decision of the caller, or return the remains of one that is deleted already.
 
         Raises NotFound, and PermissionDenied for another's shared decision.
         """
@@ -276,10 +276,10 @@ class Journal(JournalReader):
         request_id: str,
         owner: str | None = None,
     ) -> int:
-        """Delete up to `limit` decisions that meet conditions, whoever they belong to, and return their number.
+        """Delete up to `limit` decisions of any agent that meet conditions, and return their number.
 
-        The audit trail gets the reason, and no titles; with `owner` another name takes the place of the agents in what
-        is left of the decisions. Raises Unavailable.
+        The audit trail records the reason but no titles. `owner` replaces the names of the agents in the remains of
+        the decisions. Raises Unavailable.
         """
 
         def job(transaction: JournalTransaction) -> int:
@@ -341,7 +341,7 @@ class Journal(JournalReader):
         return self._write(change, job)
 
     def refresh_passages(self, decisions: Sequence[model.Decision]) -> None:
-        """Make the vectors and terms of decisions anew by the present rules; their content stays unchanged.
+        """Compute the vectors and terms of decisions again by the present rules; their content stays unchanged.
 
         Each gets a new revision, by which other servers and the index learn of it. Raises QueryFailed if the embedder
         fails.

@@ -50,7 +50,7 @@ MAX_SHOWN_FORMER = 10
 """Former contents that are returned with a decision at most, each of which may be as large as a message."""
 
 MAX_FORMER_BYTES = 512 * 1024
-"""Estimated bytes of the former contents that are returned. Chosen: an eighth of what a message may hold."""
+"""Estimated bytes of the former contents that are returned. Chosen: an eighth of the largest message."""
 
 MAX_SHOWN_REVIEWS = 50
 """Reviews that are returned with a decision. Chosen: with lessons of 5000 characters at most a quarter of a MB."""
@@ -186,7 +186,7 @@ SIMILARITY_DECIMALS = 6
 """Decimals of a similarity; float32 vectors do not carry more."""
 
 CURRENT_STATUSES = tuple(status for status in DecisionStatus if status is not DecisionStatus.SUPERSEDED)
-"""What is superseded may say the same as its successor."""
+"""Without superseded decisions, which may say the same as their successors."""
 
 
 def find_duplicates(

@@ -36,10 +36,10 @@ MAX_FOLLOWED = 1000
 
 
 class CitationNotifier(Protocol):
-    """Notifies agents to whom decisions were cited."""
+    """Notifies agents that received citations of decisions."""
 
     def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
-        """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
+        """Queue, in a transaction, a notice to every agent that received a citation of a failed decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class JournalTransaction:
     def delete(self, entry: JournalEntry, owner: str | None = None) -> DeletedDecision:
         """Delete a decision, and update the status of those that it superseded.
 
-        With `owner` another name takes the place of its agent in what is left of it.
+        `owner` replaces the name of its agent in the remains.
         """
         item = entry.decision
         deleted = DeletedDecision(item.id, item.agent, self._change.at, entry.idempotency_key)
@@ -204,7 +204,7 @@ class JournalTransaction:
         self._sink.append(self._unit_of_work, entry)
 
     def notify_cited_agents(self, decision: Decision) -> None:
-        """Notify every agent to whom a decision was cited, if its outcome is failure."""
+        """Notify every agent that received a citation of a decision, if its outcome is failure."""
         if self._citations is not None and decision.outcome is Outcome.FAILURE:
             self._citations.queue_failure_notices(self._unit_of_work, decision.id, self._change.at)
 

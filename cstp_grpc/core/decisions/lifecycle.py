@@ -166,7 +166,7 @@ def content_of(entry: JournalEntry) -> model.DecisionContent:
 
 
 def has_same_content(before: JournalEntry, after: JournalEntry) -> bool:
-    """Return True if two entries have the same content, whoever may read them."""
+    """Return True if two entries have the same content; their visibility may differ."""
     return replace(content_of(before), visibility=after.decision.visibility) == content_of(after)
 
 

@@ -179,7 +179,7 @@ class DecisionHistory:
 
 @dataclass(frozen=True, slots=True)
 class RemovalFilter:
-    """Which decisions are removed, whoever they belong to; None does not restrict."""
+    """Conditions of the decisions to remove, of any agent; None does not restrict."""
 
     agent: str | None = None
     except_agent: str | None = None
@@ -189,7 +189,7 @@ class RemovalFilter:
 
 @dataclass(frozen=True, slots=True)
 class DeletedDecision:
-    """What is left of a deleted decision: its id, its agent, and the key it was recorded under."""
+    """The remains of a deleted decision: its id, its agent, and the key it was recorded under."""
 
     id: str
     agent: str
@@ -223,7 +223,7 @@ class ImportRecord:
 
 
 class ImportAction(StrEnum):
-    """What an import did with a record."""
+    """The action of an import on a record."""
 
     IMPORTED = "imported"
     UPDATED = "updated"

@@ -20,7 +20,7 @@ MAX_PASSAGES = 16
 """Passages of a decision. Chosen: 13 000 characters are read whole, and the longest text costs 16 times a short one."""
 
 PASSAGE_CHARACTERS = 900
-"""Characters of a passage beside its title. Chosen: all-MiniLM-L6-v2 reads 256 tokens, about 1100 characters."""
+"""Characters of a passage without its title. Chosen: all-MiniLM-L6-v2 reads 256 tokens, about 1100 characters."""
 
 BREAK = re.compile(r"\n\s*\n+|(?<=[.!?])\s+(?=[A-Z\d\"'(])")
 """Where a text is split if it can be: at empty lines and between sentences."""

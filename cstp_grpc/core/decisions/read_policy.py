@@ -54,11 +54,11 @@ class ReadPolicy:
         return self.shares_with_peers(decision.category, decision.tags)
 
     def shares_with_peers(self, category: str | None, tags: Iterable[str]) -> bool:
-        """Return True if peers may read what is shared and has this category and these tags."""
+        """Return True if peers may read a shared decision of this category with these tags."""
         return (not self.categories or category in self.categories) and (
             not self.tags or not self.tags.isdisjoint(tags)
         )
 
 
 SHARE_WITH_ALL = ReadPolicy()
-"""Every agent reads what is shared."""
+"""Every agent reads all shared decisions."""

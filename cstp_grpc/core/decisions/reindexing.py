@@ -1,7 +1,7 @@
-"""Gives a journal the vectors of another embedder, while those of the present one go on serving.
+"""Gives a journal the vectors of another embedder, while the present vectors go on serving searches.
 
-New vectors are prepared beside the present ones, batch by batch, and taken over in one transaction. Whatever is killed
-at whatever moment, what was prepared stays, and the journal has the vectors of one model.
+New vectors are prepared apart from the present ones, batch by batch, and replace them in one transaction. After a kill
+at any moment, the prepared vectors are kept, and the journal has the vectors of one model.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class QueryLimits:
 class DecisionQueries:
     """Serves QueryDecisions of cstp.v1.CstpService for this agent alone: it refuses calls that name peers.
 
-    `name` is the name of this agent, `read_policy` says which callers read only a part of what is shared, and `pool`
+    `name` is the name of this agent, `read_policy` restricts the shared decisions that some callers read, and `pool`
     runs searches.
     """
 

@@ -117,7 +117,7 @@ class SqlHistoryStore:
     def find_review(
         self, unit_of_work: UnitOfWork, decision_id: str, reviewer: str, request_key: str
     ) -> model.DecisionReview | None:
-        """Return the review of a decision that an agent made under a key; None if there is none."""
+        """Return the review of a decision that an agent made under a key, or None."""
         columns = decision_reviews.c
         query = select(decision_reviews).where(
             columns.decision_id == decision_id, columns.reviewer == reviewer, columns.request_key == request_key

@@ -195,7 +195,7 @@ def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 ListingKey = tuple[DecisionFilter, str] | tuple[DecisionFilter, str, str]
-"""What is listed: the conditions, the agent that may read it, and whether only what is due for review."""
+"""The conditions of a listing, its caller, and "due" if it lists only decisions that are due for review."""
 
 CALLER: sa.BindParameter[str] = sa.bindparam("caller")
 
@@ -203,7 +203,7 @@ OWN = decisions.c.agent == CALLER
 SHARED = decisions.c.visibility == Visibility.SHARED.value
 
 OWN_OR_SHARED = sa.or_(OWN, SHARED)
-"""What an agent, given as the parameter `caller`, may read, unless it is a peer."""
+"""The rows that an agent, given as the parameter `caller`, may read, unless it is a peer."""
 
 LATEST_FIRST = (decisions.c.date.desc(), decisions.c.id)
 """The order of listings."""
@@ -275,7 +275,7 @@ def after_token_condition(token: str, listing: ListingKey) -> sa.ColumnElement[b
 
 
 CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for cached decisions. Chosen: some thousand of them, small beside the model of the embedder."""
+"""Memory for cached decisions. Chosen: some thousand of them, small compared with the model of the embedder."""
 
 PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
 """The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""

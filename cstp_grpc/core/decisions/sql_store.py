@@ -55,7 +55,7 @@ def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, da
 
 
 def insert_deadlines(unit_of_work: UnitOfWork, found: Iterable[Decision]) -> None:
-    """Store the dates of review of decisions that have none stored."""
+    """Store the review dates of decisions whose dates are not stored yet."""
     rows = [{"decision_id": item.id, "review_by": item.review_by} for item in found if item.review_by is not None]
     if rows:
         unit_of_work.execute(sa.insert(review_deadlines), rows)
@@ -240,7 +240,7 @@ class SqlDecisionStore:
             return [ErasedRow(*row) for row in self._erased.all(unit_of_work, {"after": after_revision})]
 
     def newest_revision(self) -> int:
-        """Return the revision of the latest change; -1 if there is none."""
+        """Return the revision of the latest change, or -1 in an empty journal."""
         # By the driver, since searches ask.
         with self._database.open_driver_connection() as driver:
             (revisions,) = self._newest.fetch(driver, {})

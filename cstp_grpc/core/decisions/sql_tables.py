@@ -51,9 +51,9 @@ decisions = sa.Table(
 )
 """The record of decisions.
 
-`tags` is the ordered list of what `decision_tags` holds for filtering; `reasons` lists type and strength of each
-reason, `reason_texts` their private texts; `stated_status` is what the content says, `status` what reviews and links
-made of it; `revision` is the newest number of the outbox for the decision. The id of an imported decision follows from
+`tags` is the ordered list of the tags that `decision_tags` stores for filtering; `reasons` lists type and strength of
+each reason, `reason_texts` their private texts; `stated_status` is the status in the content, `status` the result of
+reviews and links; `revision` is its newest number in the outbox. The id of an imported decision follows from its
 agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
 """
 
@@ -111,7 +111,7 @@ deleted_decisions = sa.Table(
     sa.Index(None, "revision", unique=True),
     sa.Index(None, "agent", "idempotency_key"),
 )
-"""What is left of deleted decisions: nothing of their content. `revision` is that of the deletion."""
+"""The remains of deleted decisions, without their content. `revision` is that of the deletion."""
 
 journal_identity = sa.Table("journal_identity", metadata, sa.Column("id", sa.Text, primary_key=True))
 """One row: the name that the database got when it was made, by which its revisions are known."""

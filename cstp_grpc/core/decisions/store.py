@@ -69,7 +69,7 @@ class ErasedRow:
 
 @dataclass(frozen=True, slots=True)
 class JournalWrite(Generic[T]):
-    """What a transaction changed in the journal; `result` is what its job returned."""
+    """Changes of a transaction in the journal; `result` is the result of its job."""
 
     result: T
     rows: Sequence[IndexRow]

@@ -1,1 +1,1 @@
-"""Finding decisions: the vectors in memory, the approximate index beside them, and the planner that chooses."""
+"""Finding decisions: the vectors in memory, the approximate index, and the planner that chooses between them."""

@@ -45,7 +45,7 @@ class ChromaHttpClient:
         """Check that the server responds. Raises IndexUnavailable."""
         answer = self.call("GET", "/heartbeat", None, timeout)
         if not isinstance(answer, dict) or "nanosecond heartbeat" not in answer:
-            raise IndexUnavailable("what answers is not a Chroma server")
+            raise IndexUnavailable("the server at the URL is not a Chroma server")
 
     def call(self, method: str, path: str, body: object, timeout: float) -> Any:
         """Send a request and return the JSON of its response; None if the path does not exist.
@@ -166,7 +166,7 @@ class ChromaIndex:
         found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, QUERY_SECONDS)
         # The id changes when the writer resets the collection: proposals of the old one would then be incomplete.
         if found is None or f"{COLLECTIONS}/{found.get('id')}" != self._path:
-            raise IndexUnavailable(f"the collection {self._name} was begun anew")
+            raise IndexUnavailable(f"the collection {self._name} was reset")
         self._revision = collection_revision(found, self._name)
 
     def count(self) -> int:
@@ -211,7 +211,7 @@ class ChromaIndex:
 
 
 def collection_revision(found: Any, name: str) -> int:
-    """Return the indexed revision of a collection. Raises IndexCorrupted if its metadata has none."""
+    """Return the indexed revision of a collection. Raises IndexCorrupted if its metadata lacks it."""
     try:
         return int(found["metadata"]["revision"])
     except (TypeError, KeyError, ValueError) as error:

@@ -87,7 +87,7 @@ class ChromaServer:
 
 
 class SharedChromaServer(ChromaServer):
-    """The child of another process of this host, which tells its URL beside the folder."""
+    """The child of another process of this host, whose URL is in the lock file next to the folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -107,14 +107,14 @@ class SharedChromaServer(ChromaServer):
 class ChildChromaServer(ChromaServer):
     """A Chroma server in a child process on loopback, which always ends with this process.
 
-    The child inherits a lock beside the folder, so that no two servers ever use one folder, which would lose vectors:
+    The child inherits a lock next to the folder, so that no two servers ever use one folder, which would lose vectors:
     as long as the child of a killed server still runs, a new one waits. The locked file contains the URL.
     """
 
     is_private = True
 
     def __init__(self, folder: Path) -> None:
-        """Create a server on a folder, with the lock and the child's log beside it."""
+        """Create a server on a folder, with the lock and the child's log next to it."""
         super().__init__()
         self._folder = folder
         self._doomed = folder.with_name(f"{folder.name}.old")

@@ -395,5 +395,5 @@ class IndexSupervisor:
         self._rebuild_first = self._rebuild_first or (broken and (not self._was_ready or self._failures > 1))
         if not self._stopping.is_set():
             logger.warning(
-                "the index failed: %s; it is %s", error, "built anew" if self._rebuild_first else "started again"
+                "the index failed: %s; it is %s", error, "rebuilt" if self._rebuild_first else "started again"
             )

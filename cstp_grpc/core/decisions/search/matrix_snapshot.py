@@ -36,7 +36,7 @@ class StringInterner:
     """
 
     ABSENT = 0
-    """The number of None."""
+    """The number that stands for None."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -217,7 +217,7 @@ class PassageRows:
     def with_room(self, rows: int, row_capacity: int, passages: int, added: int) -> PassageRows:
         """Return passages that begin with those of the first `rows`, with room for `added` more beyond `passages`.
 
-        There is room for `row_capacity` rows. Returns this object if it has the room.
+        They have capacity for `row_capacity` rows. Returns this object if its capacity suffices.
         """
         grown = self
         if len(self.starts) < row_capacity:

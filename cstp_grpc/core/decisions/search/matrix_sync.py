@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SYNC_BATCH = 1000
-"""Rows read at a time. Chosen: 1000 vectors of 384 float32 are 1.5 MB, besides the matrix itself."""
+"""Rows read at a time. Chosen: 1000 vectors of 384 float32 add 1.5 MB to the matrix."""
 
 
 class MatrixSync:
@@ -94,7 +94,7 @@ def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 EMBED_BATCH = 256
-"""Decisions embedded for each transaction. Chosen: a kill loses the work of one batch at the most."""
+"""Decisions embedded for each transaction. Chosen: a kill loses the work of at most one batch."""
 
 
 def embed_missing_vectors(
@@ -194,7 +194,7 @@ RETRY_SECONDS = 60.0
 
 
 class PassageRefresher:
-    """Makes the vectors and terms of decisions anew that were made by older rules; the old ones serve meanwhile.
+    """Computes vectors and terms that were made by older rules again; the old ones serve searches meanwhile.
 
     It works in a thread of low demand, batch by batch, and is done when none is left. What it did is kept if it is
     interrupted.

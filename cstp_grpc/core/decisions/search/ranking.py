@@ -78,8 +78,8 @@ class ScoredDecision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordEvidence:
-    """What the words of a query say about the rows that have any of them, which are in rising order: the share of the
-    query that each covers, the evidence that this and its name add, and the bits of `TermField` where they occur."""
+    """The rows with any word of a query, in rising order: the share of the query that each covers, the evidence that
+    this share and the name of the row add, and the bits of `TermField` where the words occur."""
 
     rows: Rows
     coverage: NDArray[np.float64]
@@ -157,7 +157,7 @@ def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
 class CandidateRows:
     """Rows that pass a filter, ready to be ranked.
 
-    `reader` is the number of the caller, or negative if it has none, and `readable` are all rows that it may read.
+    `reader` is the number of the caller, or negative without one; `readable` are all rows that the caller may read.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class CandidateRows:
         return [item for item in chosen if item.score >= min_score]
 
     def curve(self, query: relevance.RankedQuery) -> relevance.RelevanceCurve:
-        """Return the curve for a query, by its similarities to a sample of what the caller may read.
+        """Return the curve for a query, by its similarities to a sample of the rows that the caller may read.
 
         The sample does not depend on the filter, so that a decision has the same score under any.
         """
@@ -280,7 +280,7 @@ class CandidateRows:
         return np.flatnonzero(kept)
 
     def rows_with_most_words(self, query: relevance.RankedQuery, count: int) -> tuple[Rows, float]:
-        """Return the `count` rows with most evidence beside their similarity, and the most that others have."""
+        """Return the `count` rows with most evidence except similarity, and the most that others have."""
         added = self._added_evidence(query, self._word_evidence(query), self._rows)
         if len(added) <= count:
             return self._rows, 0.0
@@ -292,8 +292,8 @@ class CandidateRows:
     def _word_evidence(self, query: relevance.RankedQuery) -> WordEvidence:
         """Return the evidence of the query's words.
 
-        How rare a word is, and which words of a very long query are left out, follows from what the caller may read
-        alone, so that scores tell nothing about the rest.
+        The rarity of words, and the words of a very long query that are left out, depend only on rows that the caller
+        may read, so that scores reveal nothing about the others.
         """
         if self._known_words is not None and self._known_words[0] is query:
             return self._known_words[1]

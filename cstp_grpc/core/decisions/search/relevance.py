@@ -87,7 +87,7 @@ class RelevanceCurve:
 
 
 MINILM = RelevanceCurve(slope=6.0, midpoint=0.45, spread=0.1)
-"""Fitted to the tuning half of the questions, short and whole records, beside as many questions and intents about
+"""Fitted to the tuning half of the questions, short and whole records, and as many questions and intents about
 something else (slope 6.35, midpoint 0.447)."""
 RELEVANCE_CURVES: Mapping[str, RelevanceCurve] = {"lexical-v1": RelevanceCurve(slope=8.0, midpoint=0.35)}
 """By model; that of the lexical embedder is chosen. Others are centred, so that their similarities are like those of

@@ -221,7 +221,7 @@ class SharedVectorPool:
         return self._codes
 
     def slot_of(self, vector: Vector) -> int:
-        """Return the slot of a vector, adding it if it has none. Raises ValueError if its length is wrong."""
+        """Return the slot of a vector, adding the vector if it is new. Raises ValueError if its length is wrong."""
         if vector.shape != (self._dimensions,):
             raise ValueError(f"a vector has the shape {vector.shape}, not ({self._dimensions},)")
         content = np.ascontiguousarray(vector, np.float32).tobytes()
@@ -389,7 +389,7 @@ class SharedScans:
     def expect(self, queries: Sequence[Vector]) -> Iterator[None]:
         """Scan for all of the queries when one of them needs it, until the end of the block.
 
-        Those that are expected already, such as by an outer block, stay with the queries beside them.
+        Queries that are expected already, such as by an outer block, stay with the queries of that block.
         """
         batch = QueryBatch(queries)
         for key in batch.places:

@@ -31,7 +31,7 @@ OBJECT_BYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class SearchParameters:
-    """What a search is made with; searches with equal parameters find the same until something changes."""
+    """Parameters of a search; searches with equal parameters find the same until a decision changes."""
 
     text: str
     preferences: tuple[DecisionFilter, ...]

@@ -27,7 +27,7 @@ MIN_ROWS_TO_COMPACT = 256
 to gain."""
 
 BATCH = 512
-"""Rows applied while the lock is held. Chosen: readers that need the lock wait for one batch at the most."""
+"""Rows applied while the lock is held. Chosen: readers that need the lock wait for at most one batch."""
 
 MAX_CACHED_FILTERS = 16
 """Cached pairs of caller and filter for each snapshot; most searches of an agent have the same filters."""
@@ -74,7 +74,7 @@ class VectorMatrix:
         self._snapshot = matrix_snapshot.MatrixSnapshot.empty(matrix_snapshot.INITIAL_CAPACITY, dimensions, pool)
         self._recent = SnapshotRowCache(self._snapshot)
         self.version = 0
-        """How often the matrix has changed; whoever reads it before a search finds at least what it has by then. An
+        """Number of changes of the matrix; a search that reads it first finds at least the rows of that version. An
         attribute and not a property, since each search reads it; only `_publish` sets it."""
 
     @property
@@ -130,7 +130,7 @@ class VectorMatrix:
         """Return the `candidates` whose id is in `ids`, that changed after a revision, or that have most words.
 
         The words are those of the query, and `count` is how many rows they give. Also returns the most evidence that
-        other rows have beside their similarity.
+        other rows have, except their similarity.
         """
         with self._lock:
             recent = self._recent

@@ -20,7 +20,7 @@ MAX_POSTINGS = 400_000
 """Occurrences read for one query, about two milliseconds. The most frequent terms, which say least, are left out."""
 
 SHARED = 0
-"""Stands for all agents, beside the numbers of those that alone read their private rows, which are greater."""
+"""Stands for all agents; an agent that alone reads its private rows has a greater number."""
 
 Mask = NDArray[np.bool_]
 Keys = NDArray[np.uint64]
