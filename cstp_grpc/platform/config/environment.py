@@ -16,7 +16,7 @@ ENV_PREFIX: Final = "CSTP_"
 DEVELOPER_TOKEN_FILE: Final = "dev-token"  # noqa: S105 - a file's name
 """The file in the data folder with the token of `cstp serve --dev`."""
 APPROVER_TOKEN_FILE: Final = "approver-token"  # noqa: S105 - a file's name
-"""The file beside it with the token of the approver."""
+"""The file in the data folder with the token of the approver."""
 
 
 def command_path() -> str:

@@ -1,4 +1,4 @@
-"""Settings of callers who are known by others: JWTs of issuers, and client certificates."""
+"""Settings of callers that are identified by JWTs of issuers, and by client certificates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cstp_grpc.platform.config.environment import is_loopback
 from cstp_grpc.platform.config.settings_section import URL, AgentName, SettingsSection
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""The algorithms of RFC 7518 and RFC 8037 with public keys. Those with shared secrets are no choice: whoever verifies
-could forge."""
+"""The algorithms of RFC 7518 and RFC 8037 with public keys. Algorithms with shared secrets are left out, because a
+verifier could forge tokens."""
 ClaimPath = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -22,40 +22,41 @@ class JwtIssuerSettings(SettingsSection):
     """An issuer of JWTs, such as an OpenID provider, whose tokens identify agents."""
 
     issuer: str = Field(min_length=1, max_length=500)
-    """What `iss` must be, letter by letter."""
+    """The exact value of `iss`."""
     audience: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(min_length=1)
-    """What this server is called there; `aud` must name one of them."""
+    """The names of this server at the issuer; `aud` must contain one of them."""
     jwks_url: str = Field(pattern=URL)
-    """Where the issuer publishes its keys (RFC 7517), by `https`, or `http` on this machine."""
+    """The URL of the issuer's keys (RFC 7517): `https`, or `http` on this machine."""
     ca_file: Path | None = None
-    """A PEM file of the authorities that certify that address, in place of the system's."""
+    """A PEM file of trusted CA certificates for that URL, instead of the system's."""
     algorithms: list[Algorithm] = Field(default=["RS256", "ES256", "EdDSA"], min_length=1)
-    """The algorithms that are accepted. Of the keys only those of the algorithm of a token are tried."""
+    """The accepted algorithms. Only keys of the token's algorithm are tried."""
     agent_claim: ClaimPath = "sub"
-    """The claim with the agent's name; `.` leads into objects."""
+    """The claim with the agent's name; `.` separates members of nested objects."""
     agent_prefix: str = Field(default="", max_length=100)
-    """What is put before the name, so that it is never that of an agent that others name: `corp/`. Each of several
-    issuers needs one, and none may begin with another."""
+    """A prefix of the agent's name, such as `corp/`, so that the name cannot be that of another issuer's agent. With
+    several issuers, each needs a prefix, and no prefix may begin with another."""
     configured_agents: list[AgentName] = []
-    """Agents of `auth.tokens` and `auth.certificates` that its tokens may name, prefix included; the others of them it
-    may not."""
+    """Agents of `auth.tokens` and `auth.certificates` that this issuer's tokens may also identify, prefix included.
+    Tokens for other agents of these lists are refused."""
     tenant_claim: ClaimPath | None = None
-    """The claim with the agent's tenant, which must then be there; when absent, all agents belong to `tenant`."""
+    """The claim with the agent's tenant; tokens without it are refused. [default: all agents belong to `tenant`]"""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
-    """The tenant of all agents where no claim says it."""
+    """The tenant of all agents if there is no `tenant_claim`."""
     permissions_claim: ClaimPath = "scope"
-    """The claim with what the agent may do: a list, or words with spaces between them."""
+    """The claim with the agent's permissions: a list, or words separated by spaces."""
     permissions: dict[str, list[Permission]] = {}
-    """What the values of that claim permit; all others permit nothing. When absent, `cstp:query` permits `query`, and
-    so on for each permission."""
+    """The permissions that each value of that claim grants; other values grant nothing. [default: `cstp:query` grants
+    `query`, and so on for each permission]"""
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)
-    """How far the clocks of the issuer and of this server may be apart."""
+    """The maximum difference between the clocks of the issuer and of this server."""
     refresh_seconds: float = Field(default=300.0, ge=10, le=86_400)
-    """How often the keys are read. A token with an unknown key has them read at once, every ten seconds at the most."""
+    """How often the keys are read. A token with an unknown key triggers a read immediately, at most every ten seconds.
+    """
     discovery_url: str | None = Field(default=None, pattern=URL)
-    """The OpenID Connect discovery document, for the agent card."""
+    """The URL of the OpenID Connect discovery document, for the agent card."""
     token_url: str | None = Field(default=None, pattern=URL)
-    """Where agents get tokens by OAuth 2.0 client credentials, for the agent card."""
+    """The URL where agents get tokens with OAuth 2.0 client credentials, for the agent card."""
 
     @field_validator("jwks_url")
     @classmethod
@@ -77,9 +78,9 @@ class CertificateAgentSettings(SettingsSection):
     dns: str | None = Field(default=None, min_length=1, max_length=253)
     """A DNS name in its subject alternative names."""
     common_name: str | None = Field(default=None, min_length=1, max_length=200)
-    """The common name of its subject; certificates with alternative names are better matched by those."""
+    """The common name of its subject. If the certificate has alternative names, match those instead."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase, approve."""
+    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees."""
 

@@ -1,4 +1,4 @@
-"""Settings of what listens, how many processes serve, and who may call how often."""
+"""Settings of listeners, numbers of processes, tokens and rate limits."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ WorkerCount = Annotated[int, Field(ge=1, le=256)] | Literal["auto"]
 
 
 class ServeSettings(SettingsSection):
-    """The processes that `cstp serve` runs. More than one of a kind need Linux, which spreads connections over them."""
+    """The processes that `cstp serve` runs. More than one of a kind needs Linux, which distributes connections over
+    them."""
 
     workers: WorkerCount = 1
-    """How many processes serve on the port of the gRPC server; `auto` is one for each core."""
+    """The number of processes on the port of the gRPC server; `auto` starts one for each core."""
     bridge_workers: WorkerCount | None = None
-    """How many processes serve on the ports of the bridge; when absent, as many as `workers`."""
+    """The number of processes on the ports of the bridge. [default: `workers`]"""
     insecure: bool = False
-    """True serves without TLS beyond this machine, and has a bridge alone call a server there without it, where tokens
-    can be read on their way; as `--insecure`."""
+    """True serves other machines without TLS, and lets a separate bridge call a remote server without TLS. Tokens can
+    then be read in transit. Same as `--insecure`."""
     behind_proxy: bool = False
-    """True serves without TLS beyond this machine for a proxy that terminates it, which `server.trusted_proxies` and
-    `grpc.trusted_proxies` name. Keep all others from these ports by the network."""
+    """True serves other machines without TLS, for a proxy that terminates TLS and is listed in `server.trusted_proxies`
+    and `grpc.trusted_proxies`. Use the network to keep all other clients from these ports."""
 
     @model_validator(mode="after")
     def check_platform(self) -> ServeSettings:
@@ -57,89 +58,90 @@ class ServerSettings(SettingsSection):
     port: Port = 8100
     """The port it listens on; 0 chooses a free one."""
     cors_origins: list[str] = []
-    """Origins whose pages may call it; `*` is any. Empty turns CORS off."""
+    """Origins whose pages may call the bridge; `*` means any. Empty turns CORS off."""
     public_url: str | None = None
-    """The address that others reach it by; when absent, taken from the request."""
+    """The public URL of the bridge. [default: taken from the request]"""
     trusted_proxies: list[str] = []
-    """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed: for whom a proxy calls.
-    Networks that hold much of the internet are refused."""
+    """Addresses or networks of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted to name the client.
+    Networks with many public addresses are refused."""
     max_connections: int = Field(default=1000, ge=1)
-    """The most connections over HTTP at once, or fewer where the system lets the process open fewer files. Beyond them
-    the oldest one that waits for a request is closed."""
+    """The maximum number of HTTP connections, or fewer if the system limits the open files of the process. Above it,
+    the oldest connection that waits for a request is closed."""
     idle_seconds: float = Field(default=75.0, gt=0)
-    """How long a connection over HTTP may wait for the head of its first or its next request; longer than a proxy in
-    front keeps one that is idle."""
+    """How long an HTTP connection may wait for the headers of its first or next request. Set it longer
+    than the idle timeout of a proxy in front."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
-    """The largest request body; a larger one is answered with HTTP 413."""
+    """The maximum size of a request body. A larger one is answered with HTTP 413."""
     max_values: int = Field(default=20_000, ge=1000)
-    """The most values in the JSON of a request body, nested ones included; one with more is answered with HTTP 413. The
-    context of a guardrail check may hold fewer: `cstp.guardrails.max_values`."""
+    """The maximum number of values in the JSON of a request body, nested values included. A body with more is answered
+    with HTTP 413. The context of a guardrail check has a lower limit: `cstp.guardrails.max_values`."""
     max_batch: int = Field(default=50, ge=1, le=1000)
-    """The most calls in one JSON-RPC batch."""
+    """The maximum number of calls in one JSON-RPC batch."""
     grpc_target: str | None = None
-    """The gRPC server it forwards to, `host:port` or with `grpcs://` before it; when absent, the one of this
-    configuration. On another machine it needs `grpcs://`, or `--insecure`."""
+    """The gRPC server to forward to: `host:port`, or `grpcs://host:port` with TLS. A remote server needs `grpcs://` or
+    `--insecure`. [default: the server of this configuration]"""
     grpc_ca_file: Path | None = None
-    """A PEM file of the authorities that certify the gRPC server, in place of the system's."""
+    """A PEM file of trusted CA certificates for the gRPC server, instead of the system's."""
     grpc_client_certificate: Path | None = None
-    """A PEM file with the certificate that the bridge shows a gRPC server that asks for one, and its key."""
+    """A PEM file with the client certificate of the bridge and its key, for a gRPC server that asks for one."""
     timeout_seconds: float = Field(default=30.0, gt=0)
-    """How long a forwarded call may take."""
+    """The timeout of a forwarded call."""
     tls: TlsSettings | None = None
-    """The certificate of the bridge, for HTTP and for A2A over gRPC; without one both are plain."""
+    """The certificate of the bridge, for HTTP and for A2A over gRPC. [default: no TLS]"""
 
 
 class TlsSettings(SettingsSection):
-    """With which certificate a server shows who it is."""
+    """The certificate that identifies a server."""
 
     certificate: Path
-    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is new
-    in the files, without a restart."""
+    """A PEM file with the server's certificate, followed by its intermediate certificates. New connections use changed
+    files without a restart."""
     key: Path
     """A PEM file with its private key."""
     client_ca: Path | None = None
-    """A PEM file of the authorities that certify clients, read again when it changes; with it clients are asked for a
-    certificate."""
+    """A PEM file of CA certificates that sign client certificates, read again when it changes. If set, clients are
+    asked for a certificate."""
     client_certificates: Literal["required", "optional"] = "required"
-    """Whether a client without a certificate is let in to send a token. The gRPC servers cannot ask without requiring
-    one: there it is `required` for `grpc.tls`, and for A2A over gRPC nobody is asked where it is `optional`."""
+    """Whether clients need a certificate, or may connect without one and send a token. gRPC servers cannot ask for a
+    certificate without requiring it: `grpc.tls` accepts only `required`, and with `optional`, A2A over gRPC asks for no
+    certificate."""
 
 
 class PushSettings(SettingsSection):
-    """Push notifications: A2A clients are told of changes of their tasks at addresses that they name."""
+    """Push notifications: A2A clients receive changes of their tasks at addresses that they register."""
 
     enabled: bool = True
-    """False turns them off, and the card says so."""
+    """False turns push notifications off, also on the agent card."""
     allow: list[Annotated[str, Field(pattern=URL_PREFIX)]] = []
-    """What addresses may begin with besides those with `https` on the internet, for instance
-    `http://hooks.internal:8080/a2a/`; these may be anywhere, also in the own network."""
+    """Additional prefixes of allowed addresses, for instance `http://hooks.internal:8080/a2a/`. They may be in your own
+    network. Public `https` addresses are always allowed."""
     allow_loopback: bool = False
-    """True notifies programs on this machine too, also over `http`; `cstp serve --dev` sets it."""
+    """True also allows addresses on this machine, over `http` too; `cstp serve --dev` sets it."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
-    """How long a notification is tried before it is given up."""
+    """How long the delivery of a notification is retried before it is given up."""
 
 
 class A2aSettings(SettingsSection):
-    """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
+    """A2A, which the bridge serves over HTTP on its own port, and over gRPC on `grpc_port`."""
 
     enabled: bool = True
-    """False leaves it out: no agent card, no A2A over HTTP or gRPC, no tasks and no push notifications."""
+    """False disables A2A: no agent card, no A2A over HTTP or gRPC, no tasks and no push notifications."""
     grpc_host: str = "127.0.0.1"
     """The address that A2A over gRPC listens on."""
     grpc_port: Port = 50052
     """The port that A2A over gRPC listens on; 0 chooses a free one."""
     public_grpc_target: str | None = Field(default=None, pattern=TARGET)
-    """The `host:port` by which others reach A2A over gRPC, which puts it on the agent cards. Without it they name no
-    gRPC, because some clients refuse a card with an interface of another origin."""
+    """The public `host:port` of A2A over gRPC, for the agent cards. Without it, the cards do not list gRPC, because
+    some clients refuse a card with an interface of another origin."""
     public_cstp_target: str | None = Field(default=None, pattern=SECURE_TARGET)
-    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card, with `grpcs://` before it
-    where they do so over TLS; when absent, the host of the request and the port of the server."""
+    """The public `host:port` of the CSTP gRPC server, for the agent card; `grpcs://host:port` with TLS. [default: the
+    host of the request and the port of the server]"""
     require_extension: bool = False
     """True refuses A2A clients that do not activate the CSTP extension."""
     task_days: float = Field(default=30, gt=0, le=3650)
-    """How long a task and its conversation are kept after their last change."""
+    """Days until a task and its conversation are deleted after their last change."""
     subscriptions_per_caller: int = Field(default=100, ge=1)
-    """Streams about tasks that wait, which one token or client certificate may have open at a bridge at once."""
+    """The maximum number of open streams of waiting tasks at a bridge, for one token or client certificate."""
     push: PushSettings = PushSettings()
     """Push notifications."""
 
@@ -161,30 +163,30 @@ class GrpcSettings(SettingsSection):
     port: Port = 50051
     """The port it listens on; 0 chooses a free one."""
     max_calls_per_agent: int = Field(default=200, ge=1)
-    """How many calls of one agent may be in progress at once, those that wait for their message included; more are
-    refused as RATE_LIMITED."""
+    """The maximum number of calls of one agent in progress, including calls that wait for their message. More are
+    refused with RATE_LIMITED."""
     max_calls: int = Field(default=2000, ge=1)
-    """The same for the calls of all agents."""
+    """The maximum number of calls of all agents in progress. More are refused with RATE_LIMITED."""
     shed_from_calls: int = Field(default=64, ge=0)
-    """How many searches, imports, listings and analyses may be in progress before they are refused as RATE_LIMITED for
-    as long as they make checks and announcements late; 0 refuses none."""
+    """The number of searches, imports, listings and analyses in progress from which more are refused with RATE_LIMITED,
+    while they delay checks and announcements. 0 disables this."""
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
-    """The largest message, in and out."""
+    """The maximum size of a message, in both directions."""
     max_values: int = Field(default=200_000, ge=1000)
-    """The most values in each piece of structured data of a message; the context of a chat session may hold 130000, and
-    that of a guardrail check fewer: `cstp.guardrails.max_values`."""
+    """The maximum number of values in each structured field of a message. The context of a chat session may have
+    130000, and that of a guardrail check fewer: `cstp.guardrails.max_values`."""
     message_seconds: float = Field(default=10.0, gt=0)
-    """How long a message of a call may take to arrive, each one of a stream."""
+    """How long a message may take to arrive; applies to each message of a stream."""
     max_depth: int = Field(default=24, ge=1, le=24)
-    """How deep structured data may be nested."""
+    """The maximum nesting depth of structured data."""
     drain_seconds: float = Field(default=10.0, ge=0)
     """How long calls in progress may go on after a stop signal."""
     trusted_proxies: list[str] = []
-    """Addresses or networks of proxies in front of the server whose `x-forwarded-for` is believed. It says for whose
-    wrong tokens they call, and without it all callers behind a proxy are one. Networks that hold much of the
-    internet are refused."""
+    """Addresses or networks of proxies in front of the server whose `x-forwarded-for` header is trusted. The server
+    counts wrong tokens by the address in it; without it, all callers behind a proxy count as one. Networks with many
+    public addresses are refused."""
     tls: TlsSettings | None = None
-    """The certificate of the server; without one it is plain."""
+    """The certificate of the server. [default: no TLS]"""
 
     @model_validator(mode="after")
     def check_client_certificates(self) -> GrpcSettings:
@@ -206,27 +208,26 @@ AgentClassName = Annotated[str, Field(pattern=AGENT_CLASS_NAME)]
 
 
 class MetricsSettings(SettingsSection):
-    """Metrics for Prometheus, which fetches them from ports of their own."""
+    """Metrics for Prometheus, on their own ports."""
 
     port: Port | None = None
-    """The port that those of the gRPC server are served on, under `/metrics`; 0 chooses a free one. When absent, it
-    counts nothing."""
+    """The port of the gRPC server's metrics, under `/metrics`; 0 chooses a free one. [default: no metrics are
+    collected]"""
     bridge_port: Port | None = None
-    """The same for those of the bridge."""
+    """The port of the bridge's metrics."""
     host: str = "127.0.0.1"
-    """The address they are served on. Beyond this machine they need a token, or `tls` that requires certificates of
-    clients."""
+    """The address that the metrics listen on. If other machines can reach it, a token is required, or `tls` with
+    required client certificates."""
     token: SecretStr | None = Field(default=None, min_length=8)
-    """The bearer token that whoever fetches them sends; write `${NAME}` to take it from the environment. Beyond this
-    machine it has at least 24 characters."""
+    """The bearer token for reading the metrics; write `${NAME}` to read it from the environment. If other machines can
+    reach the metrics, it needs at least 24 characters."""
     tls: TlsSettings | None = None
-    """The certificate of these ports; without one they are plain."""
+    """The certificate of these ports. [default: no TLS]"""
     agent_classes: dict[AgentClassName, list[Annotated[str, Field(min_length=1, max_length=200)]]] = Field(
         default={}, max_length=20
     )
-    """Classes by which metrics tell agents apart, each with patterns of agents' names such as `ci-*`; the first that
-    matches counts. Other agents are `peer`, `anonymous` or `agent`, and callers without a valid token
-    `unauthenticated`."""
+    """Classes of agents in metrics, each with patterns of agents' names such as `ci-*`; the first match applies. Other
+    agents are `peer`, `anonymous` or `agent`, and callers without a valid token `unauthenticated`."""
 
     @model_validator(mode="after")
     def check_exposure(self) -> MetricsSettings:
@@ -251,25 +252,27 @@ class OtlpSettings(SettingsSection):
     """Traces and metrics for a collector of OpenTelemetry, over OTLP with gRPC. Needs the extra `otel`."""
 
     endpoint: str | None = Field(default=None, pattern=URL)
-    """The collector, such as `http://collector:4317`; with `https` it is encrypted. When absent, nothing is sent."""
+    """The URL of the collector, such as `http://collector:4317`; with `https`, the connection is encrypted. [default:
+    nothing is sent]"""
     traces: bool = True
     """Whether spans are recorded and sent."""
     metrics: bool = True
     """Whether metrics are sent, the same as `metrics.port` serves."""
     sample_ratio: float = Field(default=1.0, ge=0, le=1)
-    """The share of traces that begin here and are recorded; those of callers are if theirs are."""
+    """The share of traces starting at this server that is recorded. For traces of callers, their sampling decision
+    applies."""
     traces_seconds: float = Field(default=5.0, ge=0.05, le=60)
-    """How often spans are sent, or as soon as there are many."""
+    """How often spans are sent. A full batch is sent earlier."""
     metrics_seconds: float = Field(default=60.0, ge=0.05, le=3600)
     """How often metrics are sent."""
     service_name: str = Field(default="cstp", min_length=1, max_length=200)
     """The name of the service in traces and metrics."""
     headers: dict[str, SecretStr] = {}
-    """Headers that the collector wants, such as a token; write `${NAME}` to take them from the environment."""
+    """Headers for the collector, such as a token; write `${NAME}` to read them from the environment."""
     ca_file: Path | None = None
-    """A PEM file of the authorities that certify the collector, in place of the system's."""
+    """A PEM file of trusted CA certificates for the collector, instead of the system's."""
     timeout_seconds: float = Field(default=10.0, gt=0, le=60)
-    """How long the collector may take for a batch; what it does not take in time is dropped."""
+    """The timeout for sending a batch. A batch that times out is dropped."""
 
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -317,32 +320,32 @@ class TokenSettings(SettingsSection):
     name: str = Field(min_length=1, max_length=200)
     """The agent's name."""
     token: SecretStr = Field(min_length=8)
-    """The token; write `${NAME}` to take it from the environment."""
+    """The token; write `${NAME}` to read it from the environment."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase, approve."""
+    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
     peer: bool = False
-    """True for the token of a peer, another server; an agent named like one of `federation.peers` is one too.
-    `federation.share` narrows what peers see."""
+    """True for the token of a peer, that is, another server. An agent named like one of `federation.peers` is a peer
+    too. `federation.share` limits the decisions that peers find."""
 
 
 BRIDGE_KEY_FORM: Final = re.compile(rf"[!-~]{{{MIN_BRIDGE_KEY_CHARACTERS},200}}")
 
 
 class ManagedTokenSettings(SettingsSection):
-    """Tokens that administrators make, rotate and revoke while servers run, by `cstp token`."""
+    """Tokens that administrators create, rotate and revoke with `cstp token` while servers run."""
 
     enabled: bool = True
-    """False leaves them out: those that exist are not accepted, and the methods of AdminService are unknown over both
+    """False disables them: existing tokens are not accepted, and the methods of AdminService are unknown over both
     transports."""
     default_days: float = Field(default=365.0, gt=0, le=3650)
-    """How long a token is accepted if the request for it says nothing."""
+    """Days until a token expires if its request sets no expiry."""
     max_days: float = Field(default=3650.0, gt=0, le=3650)
-    """How long a token may be accepted at the most."""
+    """The maximum number of days until a token expires."""
     keep_days: float = Field(default=90.0, gt=0, le=36_500)
-    """Days until a token that expired or was revoked is removed from the lists; the audit trail goes on naming it. The
-    newest one of an agent stays as long as no other does, since it says whose tenant the agent belongs to."""
+    """Days until an expired or revoked token is removed from the lists; the audit trail still names it. The newest
+    token of an agent stays if it is the only one, because it records the agent's tenant."""
 
     @model_validator(mode="after")
     def check_days(self) -> ManagedTokenSettings:
@@ -352,23 +355,23 @@ class ManagedTokenSettings(SettingsSection):
 
 
 class AuthSettings(SettingsSection):
-    """Who may call."""
+    """Authentication and permissions."""
 
     enabled: bool = True
-    """False lets anyone in as the agent `anonymous` with every permission, but for making tokens; accepted on loopback
-    only, and not with `serve.behind_proxy`."""
+    """False accepts every caller as the agent `anonymous` with all permissions, except creating tokens. Allowed only on
+    loopback, and not with `serve.behind_proxy`."""
     tokens: list[TokenSettings] = []
-    """The tokens that are accepted."""
+    """The accepted tokens."""
     managed_tokens: ManagedTokenSettings = ManagedTokenSettings()
-    """Tokens that administrators make while servers run."""
+    """Tokens that administrators create while servers run."""
     jwt: list[JwtIssuerSettings] = []
-    """Issuers whose JWTs are accepted as bearer tokens, too."""
+    """Issuers whose JWTs are accepted as bearer tokens."""
     certificates: list[CertificateAgentSettings] = []
-    """Agents that are identified by their client certificates; `client_ca` beside a listener's certificate asks for
-    them."""
+    """Agents that are identified by their client certificates. Set `client_ca` of a listener's `tls` to ask for
+    certificates."""
     bridge_key: SecretStr | None = None
-    """What a server recognizes a bridge by that runs elsewhere, of which it then believes from where calls come; the
-    same in the settings of both. `cstp serve` makes one for its own bridge."""
+    """Shared secret that identifies a remote bridge to the server, which then trusts the client addresses that the
+    bridge reports. Set the same value for both. `cstp serve` generates one for its own bridge."""
 
     @model_validator(mode="after")
     def check_certificate_agents(self) -> AuthSettings:
@@ -464,17 +467,17 @@ Rate = Annotated[str, Field(pattern=RATE)]
 
 
 class SharedRateLimitSettings(SettingsSection):
-    """A Redis in which several servers count calls together (extra `redis`)."""
+    """A Redis server in which several CSTP servers count calls together (extra `redis`)."""
 
     url: SecretStr
-    """Its URL: `redis://:PASSWORD@HOST:PORT/DATABASE`, with TLS `rediss://…`. Valkey will do, too."""
+    """Its URL: `redis://:PASSWORD@HOST:PORT/DATABASE`, or `rediss://…` with TLS. Valkey works, too."""
     timeout_seconds: float = Field(default=0.25, gt=0, le=10)
-    """How long a call may wait for it, for all that it asks."""
+    """The maximum time that a call waits for Redis in total."""
     on_failure: Literal["local", "refuse"] = "local"
-    """What becomes of calls while it does not answer: `local` has each server count by itself, so that a limit may be
-    exceeded as many times as there are servers; `refuse` refuses them as UNAVAILABLE."""
+    """How to treat calls while Redis does not answer: with `local`, each server counts by itself, so the effective
+    limit is multiplied by the number of servers; `refuse` refuses calls with UNAVAILABLE."""
     key_prefix: str = Field(default="cstp", pattern=r"^[A-Za-z0-9_.:-]{1,64}$")
-    """What its keys begin with. Servers share limits if they have the same prefix, so others need another one."""
+    """The prefix of its keys. Servers with the same prefix share limits, so use another prefix for other servers."""
 
 
 class RateLimitSettings(SettingsSection):
@@ -483,13 +486,14 @@ class RateLimitSettings(SettingsSection):
     enabled: bool = True
     """False lifts all limits."""
     per_agent: Rate = "600/minute"
-    """For each agent and method. A large call counts as several."""
+    """The limit for each agent and method. A large call counts as several."""
     methods: dict[str, Rate] = {}
-    """For each agent and a given method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
+    """Limits for each agent and a specific method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
     overall: Rate | None = None
-    """For all agents and methods together."""
+    """The limit for all agents and methods together."""
     redis: SharedRateLimitSettings | None = None
-    """Where several servers count calls together; without it, those of each machine are counted apart."""
+    """The Redis server in which several servers count calls together. [default: each machine counts by itself]"""
     wrong_tokens: Rate | None = "20/minute"
-    """For wrong tokens from one address, each server for itself; beyond it they are refused as RATE_LIMITED. Tokens of
-    24 characters or more and those of `cstp token` are never kept out by it; null lifts it."""
+    """The limit of wrong tokens from one address, counted by each server. Further ones are refused with RATE_LIMITED.
+    Valid tokens of 24 characters or more, and those of `cstp token`, are never refused by this limit. null disables it.
+    """

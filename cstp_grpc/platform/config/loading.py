@@ -101,7 +101,7 @@ def resolve_sqlite_url(url: str, folder: Path) -> str:
 
 
 def names_default_rulebook(written: object, folder: Path) -> bool:
-    """Return whether a configuration names the packaged rulebook and has no folder of rulebooks beside it.
+    """Return whether a configuration names the packaged rulebook and has no folder of rulebooks next to it.
 
     If the folder exists but lacks the named rulebook, that is an error, which must not weaken the rules silently.
     """

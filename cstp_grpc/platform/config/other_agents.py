@@ -1,4 +1,4 @@
-"""The settings of other agents: peers and what their answers count, and liaison agents with what they are handed."""
+"""The settings of other agents: peers and liaison agents."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class PeerSettings(SettingsSection):
-    """Another agent that is asked."""
+    """Another agent whose verdict counts."""
 
     name: str = Field(pattern=PEER_NAME)
-    """The name that its answers are shown with."""
+    """The name of the peer in answers."""
     url: str = Field(pattern=PEER_URL)
-    """Where it is: `grpc://` or `grpcs://` and host and port, the `http://` or `https://` address of its bridge, or of
+    """Its address: `grpc://host:port` or `grpcs://host:port`, or the `http://` or `https://` URL of its bridge or of
     its agent card, which ends with `.json`."""
     token: SecretStr | None = None
     """The bearer token for it; write `${NAME}` to take it from the environment."""
     role: Literal["required", "advisory"] = "advisory"
-    """Nothing is allowed that a `required` peer does not allow; an `advisory` one only warns."""
+    """An action needs the permission of every `required` peer; an `advisory` peer only warns."""
     categories: list[Category] = []
-    """The categories that it speaks for; empty means all."""
+    """The categories for which the peer is asked; empty means all."""
     timeout_seconds: float = Field(default=2.0, gt=0, le=60)
-    """How long it may take to answer."""
+    """The timeout for its answer."""
     trust: float = Field(default=1.0, gt=0, le=1)
-    """The weight of its decisions: their scores are multiplied by it where those of several agents are merged."""
+    """The weight of its decisions: their scores are multiplied by it when the decisions of several agents are merged.
+    """
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it, in place of the system's."""
     card_key: Path | None = None
-    """A file with the public key that must have signed its agent card, whose URL is then needed: in PEM, or a JSON Web
-    Key. If there are several, one of them must. Any other card is refused, and the token is not sent for it."""
+    """A file with the public key of its agent card's signature, in PEM or as a JSON Web Key; `url` must then be that of
+    the card. With several keys, one of them must have signed it. Any other card is refused, and the token is not sent.
+    """
 
 
 class DefaultScope(SettingsSection):
-    """Calls whose scope is federated where they state none: those of these categories and those of these stakes."""
+    """Calls that are federated if they state no scope: calls of these categories and calls of these stakes."""
 
     categories: list[Category] = []
     """The categories."""
@@ -53,10 +55,10 @@ class DefaultScope(SettingsSection):
 
 
 class QuorumSettings(SettingsSection):
-    """Actions on which required peers vote, in the stead of each having a veto."""
+    """Actions on which required peers vote, instead of each having a veto."""
 
     allow: int = Field(ge=1)
-    """How many required peers must allow them."""
+    """The number of required peers that must allow the action."""
     categories: list[Category] = []
     """Their categories; empty means all."""
     stakes: list[Stakes] = []
@@ -64,7 +66,7 @@ class QuorumSettings(SettingsSection):
 
 
 class ShareSettings(SettingsSection):
-    """Which shared decisions peers find: those of one of the categories and with one of the tags."""
+    """The shared decisions that peers find: those with one of the categories and one of the tags."""
 
     categories: list[Category] = []
     """The categories; empty means all."""
@@ -73,44 +75,43 @@ class ShareSettings(SettingsSection):
 
 
 class CallbackSettings(SettingsSection):
-    """Feedback that comes after the answer, sent to the address that an announcing agent gave as its `url`."""
+    """Feedback after the answer, sent to the `url` of the announcing agent."""
 
     allow: list[Annotated[str, Field(pattern=URL_PREFIX)]] = []
-    """What such addresses may begin with, for instance `https://agents.example.com/cstp/`; empty turns callbacks
-    off."""
+    """Prefixes of allowed addresses, for instance `https://agents.example.com/cstp/`; empty turns callbacks off."""
     late_seconds: float = Field(default=30.0, gt=0, le=600)
-    """How long a peer may take whose answer is sent late."""
+    """The timeout of a peer whose answer is sent late."""
     window_days: float = Field(default=30.0, gt=0, le=3650)
-    """For how long an agent is told that a decision failed which was cited to it as similar."""
+    """Days during which an agent is notified if a decision fails that it received as a precedent."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
-    """How long a notification is tried before it is given up."""
+    """How long the delivery of a notification is retried before it is given up."""
 
 
 class FederationSettings(SettingsSection):
-    """Other agents that are asked too, and what their answers count."""
+    """Peers: other agents that are asked too, and the weight of their answers."""
 
     peers: list[PeerSettings] = []
-    """The agents that are asked."""
+    """The peers."""
     default_for: DefaultScope = DefaultScope()
-    """The calls that ask peers where they state no scope."""
+    """The calls that ask peers if they state no scope."""
     quorums: list[QuorumSettings] = []
-    """The actions on which required peers vote; the first that fits counts."""
+    """The actions on which required peers vote; the first matching entry applies."""
     share: ShareSettings = ShareSettings()
-    """What peers find here."""
+    """The decisions that peers find on this server."""
     timeout_seconds: float = Field(default=5.0, gt=0, le=60)
-    """How long all peers together may take; less where the caller's deadline is nearer."""
+    """The timeout of all peers together, or the caller's deadline if that is earlier."""
     max_hops: int = Field(default=1, ge=1, le=8)
-    """How many agents one after the other may ask each other; with 1 peers answer by themselves."""
+    """The maximum number of hops from agent to agent. With 1, peers do not ask their own peers."""
     max_peers: int = Field(default=16, ge=1, le=64)
-    """The most peers there may be, each of which one call may ask."""
+    """The maximum number of peers; a call may ask all of them."""
     max_calls: int = Field(default=4, ge=1, le=256)
-    """How many calls may wait for peers at once; more are refused."""
+    """The maximum number of calls that wait for peers. More are refused."""
     breaker_failures: int = Field(default=5, ge=1, le=1000)
-    """After how many failures in a row a peer is not asked for a while."""
+    """The number of consecutive failures after which a peer is not asked for `breaker_seconds`."""
     breaker_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """For how long; then one call tries it again."""
+    """How long a failing peer is not asked. Then one call tries it again."""
     callbacks: CallbackSettings = CallbackSettings()
-    """Feedback that comes after the answer."""
+    """Feedback after the answer."""
 
     @field_validator("peers")
     @classmethod
@@ -141,12 +142,12 @@ PILLARS = ("content", "insights", "journey", "solution")
 
 
 class RedactionSettings(SettingsSection):
-    """What no context carries to a liaison agent."""
+    """Values that are removed from every context for liaison agents."""
 
     path: str = Field(min_length=1, max_length=1000)
     """An RFC 9535 JSONPath: `$.conversation_history[*].metadata`, `$..password`."""
     action: Literal["drop", "mask"] = "drop"
-    """`drop` leaves it out, `mask` puts `[redacted]` in its place."""
+    """`drop` removes the value, `mask` replaces it with `[redacted]`."""
 
 
 class PillarSettings(SettingsSection):
@@ -155,24 +156,24 @@ class PillarSettings(SettingsSection):
     kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
     """`local` watches this server with its own token; `a2a` is an A2A agent, `grpc` and `jsonrpc` are CSTP servers."""
     agent: AgentName | list[AgentName] | None = None
-    """The local agent, by the name of its token, or several, of which each serves the sessions of its own tenant; when
-    absent, `liaison_` and the pillar."""
+    """The local agent, by the name of its token, or several agents that each serve the sessions of their own tenant.
+    [default: `liaison_` and the pillar]"""
     url: str | None = Field(default=None, min_length=1)
-    """Where a remote agent is: its agent card or the site that has it, `grpc://` or `grpcs://`, or the address of a
-    bridge."""
+    """The address of a remote agent: its agent card or the site that serves it, `grpc://` or `grpcs://`, or a bridge.
+    """
     token: SecretStr | None = None
     """The bearer token for it; write `${NAME}` to take it from the environment."""
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it, in place of the system's."""
     delivery: Literal["outbox", "confirm"] = "outbox"
-    """`outbox` hands the session over and delivers the context until the agent has it; with `confirm` a remote agent
-    must accept it first."""
+    """`outbox` hands the session over immediately and retries the delivery of the context. With `confirm`, a remote
+    agent must accept the context first."""
 
     fallback: str | None = Field(default=None, min_length=1, max_length=63)
-    """Where its sessions go when one of `fallback_on` happens: `guide`, or another pillar, and the guide if that cannot
-    take them; when absent, they stay."""
+    """Where sessions go when one of `fallback_on` happens: `guide`, or another pillar, and the guide if that pillar
+    cannot accept them. [default: they stay]"""
     fallback_on: list[Literal["unclaimed", "silent", "absent"]] = ["unclaimed", "silent", "absent"]
-    """What sends a session to the fallback: `unclaimed` and `absent` are for local agents."""
+    """The events that send a session to the fallback; `unclaimed` and `absent` apply to local agents only."""
 
     @model_validator(mode="after")
     def check_kind(self) -> PillarSettings:
@@ -189,66 +190,66 @@ class PillarSettings(SettingsSection):
 
 
 class RetentionSettings(SettingsSection):
-    """How long what is kept of chat sessions stays; what is absent stays until it is deleted."""
+    """How long data of chat sessions is kept. By default, it stays until it is deleted."""
 
     session_days: float | None = Field(default=None, gt=0, le=36_500)
-    """Days after its last change, messages included, until a session is deleted with everything that was kept of it,
-    whether it is closed or not."""
+    """Days after its last change, messages included, until a session is deleted with all its data, whether it is closed
+    or not."""
     message_days: float | None = Field(default=None, gt=0, le=36_500)
-    """Days until a message is deleted from a session that goes on."""
+    """Days until a message of an ongoing session is deleted."""
     share_days: float | None = Field(default=None, gt=0, le=36_500)
-    """Days until a shared context is deleted, unless it is still to be delivered, or a liaison agent has an active
-    session by it."""
+    """Days until a shared context is deleted, unless its delivery is pending or a liaison agent has an active session
+    with it."""
     event_days: float | None = Field(default=None, gt=0, le=36_500)
-    """Days until an event is deleted; whoever watches again later misses it."""
+    """Days until an event is deleted. Watchers that resume later miss it."""
 
 
 class LiaisonSettings(SettingsSection):
-    """Handing chat sessions to liaison agents."""
+    """Chat sessions and their routing to liaison agents."""
 
     enabled: bool = True
-    """False leaves it out: no thread runs for it, and its methods are unknown over both transports."""
+    """False disables it: no thread runs for it, and its methods are unknown over both transports."""
     pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
         name: PillarSettings() for name in PILLARS
     }
-    """The pillars and their liaison agents; what is given here replaces the default ones, content, insights, journey
-    and solution, all local."""
+    """The pillars and their liaison agents. If set, they replace the default pillars content, insights, journey and
+    solution, which are all local."""
     direct_handover: bool = False
-    """True lets a session go from one liaison agent to another without the guide."""
+    """True allows routing a session from one liaison agent to another without the guide."""
     redaction: list[RedactionSettings] = []
-    """What is dropped from or masked in every context before it is shared."""
+    """Values that are dropped or masked in every context before it is shared."""
     retention: RetentionSettings = RetentionSettings()
-    """When chat sessions and what belongs to them are deleted."""
+    """When chat sessions and their data are deleted."""
     max_context_bytes: int = Field(default=262_144, ge=1024, le=327_680)
-    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps. An answer may
-    hold two, whose messages take up to 5.5 times their JSON."""
+    """The maximum size of a context that is shared or stored in a session, in bytes of its JSON after redaction. An
+    answer may contain two contexts, and a message takes up to 5.5 times the size of its JSON."""
     audit_content: bool = False
-    """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
+    """True stores shared contexts in the audit trail, cut at 4000 characters, instead of only their hashes."""
     heartbeat_seconds: float = Field(default=30.0, ge=1, le=86_400)
     """How long a local agent counts as available after a heartbeat."""
     claim_seconds: float = Field(default=60.0, ge=1, le=86_400)
-    """How long an instance of a local agent has a session after it claimed it."""
+    """How long a claim of a session by an instance of a local agent lasts."""
     probe_seconds: float = Field(default=2.0, gt=0, le=60)
-    """How long a remote agent may take to show that it is there."""
+    """The timeout for checking whether a remote agent is available."""
     availability_seconds: float = Field(default=5.0, ge=0, le=3600)
-    """How long it is remembered whether an agent is there."""
+    """How long the availability of an agent is cached."""
     delivery_seconds: float = Field(default=10.0, gt=0, le=60)
-    """How long a remote agent may take to accept a context; an A2A agent accepts it by beginning its task."""
+    """The timeout for a remote agent to accept a context. An A2A agent accepts it by starting its task."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
-    """How long a delivery is tried before it is given up."""
+    """How long a delivery is retried before it is given up."""
     unclaimed_seconds: float | None = Field(default=None, ge=1, le=2_592_000)
-    """How long nobody may have claimed a session of a local agent, since it was handed over or the last claim ended,
-    before the event session_unclaimed tells of it; never when absent."""
+    """How long a session of a local agent may be unclaimed, after the hand-over or the end of the last claim, before
+    the event session_unclaimed reports it. [default: never]"""
     silent_seconds: float | None = Field(default=None, ge=1, le=2_592_000)
-    """How long nothing may happen in a session of a liaison agent, no message, change or claim, before the event
-    session_silent tells of it; never when absent."""
+    """How long a session of a liaison agent may have no message, change or claim before the event session_silent
+    reports it. [default: never]"""
     absent_seconds: float = Field(default=10.0, ge=0, le=2_592_000)
-    """How long a local agent may be absent before session_agent_absent tells of each session that it has; time for
-    another instance to come."""
+    """How long a local agent may be absent before session_agent_absent reports each of its sessions. This leaves time
+    for another instance to start."""
     max_watchers: int = Field(default=32, ge=1, le=256)
-    """Streams of events that may be open at once, more are refused."""
+    """The maximum number of open event streams. More are refused."""
     watchers_per_agent: int = Field(default=8, ge=1, le=256)
-    """Streams of events that one agent may have open at once."""
+    """The maximum number of open event streams for one agent."""
 
     @model_validator(mode="after")
     def check_fallbacks(self) -> LiaisonSettings:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.settings import LoggingSettings
 
 TALKATIVE_LOGGERS: Final = ("alembic", "httpx")
-"""Alembic tells every migration step and httpx every request; the server itself says what matters."""
+"""Alembic logs every migration step and httpx every request; the server itself logs the important ones."""
 
 
 def log_events_to_stderr(settings: LoggingSettings, process: str | None = None) -> None:

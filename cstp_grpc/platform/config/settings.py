@@ -36,18 +36,18 @@ class ProviderSettings(SettingsSection):
     organization: str = Field(min_length=1)
     """The name of the organisation."""
     url: str = Field(pattern=URL)
-    """Its site."""
+    """Its website."""
 
 
 class CardSigningSettings(SettingsSection):
-    """The key that signs the agent cards, so that others can tell them from forged ones. Needs `server.public_url`."""
+    """The key that signs the agent cards, so that clients can detect forged cards. Needs `server.public_url`."""
 
     key_file: Path | None = None
     """A PEM file with the private key: EC (P-256, P-384, P-521), RSA of at least 2048 bits, or Ed25519."""
     key: SecretStr | None = None
-    """The private key itself in PEM, in place of a file; write `${NAME}` to take it from the environment."""
+    """The private key itself in PEM, instead of a file; write `${NAME}` to read it from the environment."""
     key_id: str | None = Field(default=None, min_length=1, max_length=200)
-    """What verifiers know the key by (`kid`); when absent, the thumbprint of its public key (RFC 7638)."""
+    """The key id (`kid`) by which verifiers find the key. [default: the thumbprint of its public key (RFC 7638)]"""
 
     @model_validator(mode="after")
     def check_source(self) -> CardSigningSettings:
@@ -57,57 +57,57 @@ class CardSigningSettings(SettingsSection):
 
 
 class AgentSettings(SettingsSection):
-    """Who answers."""
+    """The agent that this server represents."""
 
     name: str = Field(default="cstp", min_length=1)
-    """The name in answers and on the agent card."""
+    """The agent's name in answers and on the agent card."""
     description: str = Field(default="Decision intelligence for AI agents", min_length=1)
     """One sentence for the agent card."""
     version: str | None = Field(default=None, min_length=1, max_length=100)
-    """The agent's version on the agent card; when absent, that of CSTP."""
+    """The agent's version on the agent card. [default: the version of CSTP]"""
     contact: str | None = None
-    """Whom to write to; on the agent card."""
+    """The contact address on the agent card."""
     provider: ProviderSettings | None = None
-    """Who runs the agent; on the agent card."""
+    """The organisation that runs the agent, on the agent card."""
     documentation_url: str | None = Field(default=None, pattern=URL)
-    """Where to read about the agent; on the agent card."""
+    """The URL of the agent's documentation, on the agent card."""
     card_signing: CardSigningSettings | None = None
-    """The key that signs the agent cards; without one they are not signed."""
+    """The key that signs the agent cards. [default: cards are not signed]"""
 
 
 class QuerySettings(SettingsSection):
-    """Searching."""
+    """Search."""
 
     max_results: int = Field(default=50, ge=1, le=50)
-    """Caps the limit of every query."""
+    """The maximum number of results of a query."""
     min_score: float = Field(default=0.08, ge=0, le=1)
-    """The least score of an answer where the query gives none. A score is a calibrated relevance, not a similarity."""
+    """The minimum score of a result if the query sets none. A score is a calibrated relevance, not a similarity."""
 
 
 class GuardrailSettings(SettingsSection):
     """The rule set."""
 
     config_path: Path | None = None
-    """A rulebook, or a folder of them, in the place of the packaged rules. [default: those of `preset`]
-    `guardrails/default.yaml` means the packaged rules, too, if there is no folder `guardrails` beside the configuration
+    """A rulebook, or a folder of rulebooks, that replaces the packaged rules. [default: the rules of `preset`]
+    `guardrails/default.yaml` also means the packaged rules if there is no folder `guardrails` next to the configuration
     file."""
     preset: RulePreset = RulePreset.STANDARD
     """The packaged rules, if there is no `config_path`: `default`; `standard`, which also reads commands; `strict`,
     which blocks commands that cannot be read before they run; `paranoid`, which also asks about destructive actions
     in the project."""
     disabled_packs: list[str] = []
-    """Packaged rulebooks that are left out, such as `safety-messaging`."""
+    """Packaged rulebooks to leave out, such as `safety-messaging`."""
     undeclared: Reaction = Reaction.ALLOW
-    """What happens to an action whose context has keys that no rule knows, or whose undeclared category resembles a
+    """How to treat an action with context keys that no rule reads, or with an undeclared category that resembles a
     declared one: `allow` only lists them in `ignoredContext`, `warn` and `block` add the violation `undeclared-input`.
     """
     unknown_action: Reaction = Reaction.WARN
-    """What happens to an action that states none of the inputs that rules read: `allow`, or `warn` or `block` by the
-    violation `unknown-action`."""
+    """How to treat an action that sets no input that rules read: `allow` it, or `warn` or `block` with the violation
+    `unknown-action`."""
 
     max_values: int = Field(default=2_000, ge=100, le=10_000)
-    """The most values in the context of a check or the metadata of an announcement, nested ones included. A request
-    with more is refused before they are converted."""
+    """The maximum number of values in the context of a check or the metadata of an announcement, nested values
+    included. A larger request is refused before it is converted."""
 
     @property
     def source(self) -> str:
@@ -125,20 +125,20 @@ class GuardrailSettings(SettingsSection):
 
 
 class IntentSettings(SettingsSection):
-    """Announcing."""
+    """Announcements."""
 
     store_received: bool = True
-    """False keeps the audit entry of an announcement without its content."""
+    """False stores the audit entry of an announcement without its content."""
     auto_respond: bool = True
     """False records and acknowledges announcements without feedback."""
     shared_by: list[str] = []
-    """Agents whose announcements other agents are told of unless they state `visibility: private`; `*` for all. Others
-    state `visibility: shared`, or nobody is told."""
+    """Agents whose announcements are shared with other agents unless they set `visibility: private`; `*` means all. The
+    announcements of other agents are shared only if they set `visibility: shared`."""
     min_score: float = Field(default=0.35, ge=0, le=1)
-    """The least score of a similar decision in feedback, unless `cstp.query.min_score` is greater: who announces has
-    asked for nothing."""
+    """The minimum score of a similar decision in feedback, or `cstp.query.min_score` if that is greater. Feedback is
+    stricter because the agent did not ask for it."""
     related_min_score: float = Field(default=0.45, ge=0, le=1)
-    """How alike intents must be at the least for agents to be told of each other's."""
+    """The minimum similarity of two agents' intents for feedback to mention one to the other."""
 
     @model_validator(mode="after")
     def check_sharing(self) -> IntentSettings:
@@ -151,15 +151,15 @@ class CstpSettings(SettingsSection):
     """The protocol's methods."""
 
     query: QuerySettings = QuerySettings()
-    """Searching."""
+    """Search."""
     guardrails: GuardrailSettings = GuardrailSettings()
     """The rule set."""
     intent: IntentSettings = IntentSettings()
-    """Announcing."""
+    """Announcements."""
 
     @property
     def least_feedback_score(self) -> float:
-        """The least score of a similar decision in the feedback on an announcement."""
+        """The minimum score of a similar decision in the feedback on an announcement."""
         return max(self.intent.min_score, self.query.min_score)
 
 
@@ -167,24 +167,25 @@ class StorageSettings(SettingsSection):
     """The journal."""
 
     url: Annotated[str, SqliteFile] | None = None
-    """`sqlite:///PATH` or `postgresql://…`; when absent, a SQLite file in the data folder."""
+    """`sqlite:///PATH` or `postgresql://…`. [default: a SQLite file in the data folder]"""
     pool_size: int = Field(default=8, ge=1, le=100)
-    """Connections kept for reading."""
+    """The number of database connections for reading."""
     write_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long a call waits for its record to be on disk before it is answered UNAVAILABLE."""
     refresh_seconds: float = Field(default=1.0, gt=0)
-    """How often a server looks for work that others left: deliveries, notifications, sessions left alone."""
+    """How often a server looks for work that another server left behind: deliveries, notifications and unattended
+    sessions."""
     watch_seconds: float = Field(default=0.05, gt=0)
-    """How often it asks whether others wrote to the same database, so that its searches and watchers see it. PostgreSQL
-    notifies it of that, and while it does, the server asks once a second only."""
+    """How often a server checks for writes of other servers to the same database, so that its searches and watchers see
+    them. PostgreSQL sends notifications; while these arrive, the server checks only once a second."""
     max_watchers: int = Field(default=32, ge=1, le=256)
-    """Streams of changed decisions that may be open at once, and as many of intents; more are refused."""
+    """The maximum number of open streams of changed decisions, and of open streams of intents. More are refused."""
     watchers_per_agent: int = Field(default=8, ge=1, le=256)
-    """Streams of changed decisions that one agent may have open at once, and as many of intents."""
+    """The maximum number of open streams of changed decisions for one agent, and of open streams of intents."""
     stalled_watch_seconds: float = Field(default=60.0, gt=0)
-    """How long the reader of such a stream may take nothing of it until the stream ends."""
+    """How long a reader may read nothing from such a stream before the stream ends."""
     exports_per_agent: int = Field(default=8, ge=1, le=256)
-    """Exports of decisions that one agent may have open at once. One that is not read holds up to 16 decisions in
+    """The maximum number of open exports of decisions for one agent. An unread export holds up to 16 decisions in
     memory."""
 
 
@@ -192,49 +193,50 @@ class IndexSettings(SettingsSection):
     """The vector index. The journal can always rebuild it, and exact search answers without it."""
 
     mode: Literal["embedded", "http", "off"] = "embedded"
-    """`embedded` runs a Chroma server once there are `exact_limit` decisions, `http` uses one by URL, and `off` always
-    searches exactly."""
+    """`embedded` runs a Chroma server once there are `exact_limit` decisions, `http` uses the one at `url`, and `off`
+    always searches exactly."""
     url: str | None = None
-    """The Chroma server in mode `http`; it must serve this journal alone."""
+    """The URL of the Chroma server in mode `http`. It must serve only this journal."""
     exact_limit: int = Field(default=300_000, ge=0)
-    """Up to how many candidate rows search is exact; the index is used beyond it."""
+    """The maximum number of candidate rows for exact search. Searches of more rows use the index."""
     overfetch: int = Field(default=200, ge=10, le=5000)
-    """How many candidates the index proposes; they are scored exactly and filtered here."""
+    """The number of candidates that the index proposes. The server scores and filters them exactly."""
 
 
 class EmbeddingSettings(SettingsSection):
-    """Texts to vectors."""
+    """The embedder, which turns texts into vectors."""
 
     provider: Literal["minilm", "lexical", "onnx", "openai"] = "minilm"
     """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights; `onnx` is the
     sentence-transformer in the folder `model_path`; `openai` asks an endpoint with the embeddings API of OpenAI.
     `cstp reindex` changes the embedder of a journal while servers run."""
     model_path: Path | None = None
-    """For `minilm` a folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json, tried before
-    any other. For `onnx` one with tokenizer.json, model.onnx (or onnx/model.onnx) and 1_Pooling/config.json."""
+    """For `minilm`, a folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json, which is
+    tried first. For `onnx`, a folder with tokenizer.json, model.onnx (or onnx/model.onnx) and 1_Pooling/config.json."""
     download: bool = True
-    """Whether the weights of `minilm` may be downloaded where they are found nowhere."""
+    """Whether to download the weights of `minilm` if they are not found locally."""
     threads: int = Field(default=1, ge=1, le=64)
-    """Threads for one batch of texts, such as a query. For `minilm` and `onnx`, as is the next."""
+    """The number of threads for one batch of texts, such as a query. Used by `minilm` and `onnx`."""
     batch_threads: int = Field(default=2, ge=1, le=64)
-    """How many batches of texts are embedded at once, as imports do. More than the cores make it no faster."""
+    """The number of batches embedded at once, for instance by imports. More than the number of cores is not faster.
+    Used by `minilm` and `onnx`."""
     cache_size: int = Field(default=4096, ge=0)
-    """How many query texts keep their vectors in memory."""
+    """The number of query texts whose vectors are cached in memory."""
     url: str | None = Field(default=None, pattern=URL)
-    """Where `openai` asks, without `/embeddings`: `https://api.openai.com/v1`, `http://localhost:11434/v1`."""
+    """The base URL for `openai`, without `/embeddings`: `https://api.openai.com/v1`, `http://localhost:11434/v1`."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    """The model that `openai` asks for. Vectors of different models are never compared."""
+    """The model to request from `openai`. Vectors of different models are never compared."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
-    """What `openai` authenticates with, best given by the environment: `CSTP_EMBEDDING__API_KEY`. It is sent to
-    `https` addresses and to this machine only."""
+    """The API key for `openai`. Set it in the environment as `CSTP_EMBEDDING__API_KEY`. It is sent only to `https`
+    addresses and to this machine."""
     dimensions: int | None = Field(default=None, ge=1, le=65_536)
-    """The length of the vectors, needed for `openai`. Other vectors are errors."""
+    """The length of the vectors, required for `openai`. Vectors of another length are errors."""
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
-    """How long `openai` may take for a batch of texts, with retries."""
+    """The timeout of `openai` for a batch of texts, retries included."""
     batch: int = Field(default=64, ge=1, le=2048)
-    """How many texts `openai` is sent at a time."""
+    """The maximum number of texts in a request to `openai`."""
     retries: int = Field(default=2, ge=0, le=10)
-    """How often a request of `openai` that failed for a transient reason is repeated."""
+    """How often a request to `openai` is retried after a transient failure."""
 
     @model_validator(mode="after")
     def check_provider(self) -> EmbeddingSettings:
@@ -250,70 +252,73 @@ class EmbeddingSettings(SettingsSection):
 
 
 class ApprovalSettings(SettingsSection):
-    """Approvals by people of what guardrails of the severity `approve` ask about."""
+    """Approvals by people, for guardrails of the severity `approve`."""
 
     enabled: bool = True
-    """False leaves them out: what needs an approval is not allowed, nothing is requested, and the methods are unknown
-    over both transports."""
+    """False disables approvals: actions that need an approval are not allowed, nothing is requested, and the methods
+    are unknown over both transports."""
     expiry_minutes: float = Field(default=1440.0, gt=0, le=525_600)
-    """How long a request waits for a decision, and how long a grant for its use."""
+    """How long a request waits for a decision, and how long a grant waits to be used."""
     max_reuse_minutes: float = Field(default=10_080.0, gt=0, le=525_600)
-    """How far ahead a grant may say that it lets the action through any number of times."""
+    """The maximum time for which a grant may allow an action any number of times."""
     max_pending_per_agent: int = Field(default=100, ge=1, le=10_000)
-    """How many requests of an agent may be pending; what needs one more is answered RATE_LIMITED."""
+    """The maximum number of pending requests of an agent. An action that needs one more is answered with RATE_LIMITED.
+    """
     keep_days: float = Field(default=365.0, gt=0, le=3650)
     """How long requests are kept after their last change, with the contents of the actions."""
     instructions: str | None = Field(default=None, min_length=1, max_length=1000)
-    """How to have a request decided, shown to those who wait for it; `{id}` stands for the request. `cstp serve --dev`
-    sets it to the command that grants it."""
+    """Instructions for getting a request decided, shown to agents and users who wait for it; `{id}` is replaced by the
+    request's id. `cstp serve --dev` sets it to the command that grants the request."""
 
 
 class AuditSettings(SettingsSection):
     """The audit trail."""
 
     enabled: bool = True
-    """False records no checks, announcements and refusals in the trail. Meant for measuring; the start warns of it."""
+    """False records no checks, announcements and refusals in the trail. Meant for measurements; the server warns at the
+    start."""
     judged_content: JudgedContent = JudgedContent.FULL
-    """What the trail keeps of the actions that guardrails judge: `full`, all that they were judged by, so that `cstp
-    guardrails replay` can judge them by other rules; `description`, their descriptions alone; or `nothing`. Of
-    announcements whose content is not stored (`cstp.intent.store_received: false`) it keeps nothing in any case."""
+    """How much of an evaluated action the trail stores: `full` stores all inputs of the evaluation, so that `cstp
+    guardrails replay` can evaluate the action with other rules; `description` stores only its description; `nothing`
+    stores neither. Announcements whose content is not stored (`cstp.intent.store_received: false`) are never stored
+    here."""
     keep_days: float | None = Field(default=None, gt=0, le=36500)
-    """After how many days entries are removed, up to a checkpoint; absent keeps them for ever. What is left still
-    verifies."""
+    """Days until entries are removed, up to a checkpoint. The remaining entries still verify. [default: never]"""
     keep_content_days: float | None = Field(default=None, gt=0, le=36500)
-    """After how many days the contents of entries are removed: descriptions of actions, and what guardrails judged.
-    Their hashes stay. Absent keeps them as long as the entries."""
+    """Days until the contents of entries are removed: the descriptions and inputs of evaluated actions. Their hashes
+    stay. [default: as long as the entries]"""
     checkpoint_entries: int = Field(default=1000, ge=1)
-    """After how many new entries a server signs a checkpoint of the trail."""
+    """The number of new entries after which a server signs a checkpoint of the trail."""
     checkpoint_seconds: float = Field(default=300.0, gt=0)
-    """After how many seconds it signs one anyway if there are new entries; and when it stops."""
+    """Seconds after which a server signs a checkpoint if there are new entries. It also signs one when it stops."""
     signing_key_file: Path | None = None
-    """The private Ed25519 key that signs checkpoints, in PEM. By default a server makes one, `audit-signing-key.pem` in
-    the data folder; `cstp audit public-key` prints the key that verifies its signatures."""
+    """A PEM file with the private Ed25519 key that signs checkpoints. [default: `audit-signing-key.pem` in the data
+    folder, generated by the server] `cstp audit public-key` prints the key that verifies its signatures."""
 
 
 class RecordRetentionSettings(SettingsSection):
-    """How long records stay; what is absent stays until it is deleted or erased. Other retention is where its module is
-    configured: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`, `federation.callbacks`."""
+    """How long records are kept. By default, they stay until they are deleted or erased. Other retention settings are
+    in the sections of their modules: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`,
+    `federation.callbacks`."""
 
     decision_days: float | None = Field(default=None, gt=0, le=36_500)
     """Days after its last change, reviews included, until a decision is deleted with its reviews and former contents;
-    only its id stays. What nodes of the Intent Layer say stays as long as they do."""
+    only its id stays. Entries copied from nodes of the Intent Layer stay as long as the nodes."""
     intent_days: float | None = Field(default=None, ge=2, le=36_500)
-    """Days until an announced intent is deleted, open or closed. Guardrails that ask for earlier outcomes do not count
-    those that are gone, so keep intents longer than their `within`."""
+    """Days until an announced intent is deleted, open or closed. Guardrails that count earlier outcomes do not count
+    deleted intents, so keep intents longer than their `within`."""
 
 
 class ProjectSettings(SettingsSection):
-    """A project whose nodes are read and whose learnings are taken in."""
+    """A project whose nodes are served and whose learnings are accepted."""
 
     name: str = Field(max_length=200, pattern=PROJECT_NAME)
-    """What callers name it by: letters, digits, `.`, `_` and `-`."""
+    """The project's name in calls: letters, digits, `.`, `_` and `-`."""
     root: Path
-    """Its folder, which must be there at the start. Nothing outside it is read or written."""
+    """The project's folder, which must exist at the start. Nothing outside it is read or written."""
     rules: dict[NodeRule, RuleSeverity] = {}
-    """How severe breaches of rules for nodes are, by the rule's name: `error`, `warning` or `off`. It goes before what
-    the project's `.intent-layer/config.yaml` says."""
+    """The severity of each rule for nodes, by the rule's name: `error`, `warning` or `off`. It overrides the project's
+    `.intent-layer/config.yaml`."""
 
     @field_validator("rules", mode="before")
     @classmethod
@@ -330,14 +335,14 @@ class IntentLayerSettings(SettingsSection):
     """The Intent Layer: context before an edit, learning after it."""
 
     enabled: bool = True
-    """False leaves it out, with its projects: their nodes are not read, and its methods are unknown over both
-    transports."""
+    """False disables the Intent Layer with its projects: their nodes are not read, and its methods are unknown over
+    both transports."""
     projects: list[ProjectSettings] = []
-    """The projects that are served; no other folder is ever read."""
+    """The projects to serve. No other folder is read."""
     duplicate_threshold: float = Field(default=0.6, gt=0, le=1)
-    """How alike a learning and what its node says must be for its acceptance to need force."""
+    """The similarity of a learning to the contents of its node from which accepting it needs force."""
     refresh_seconds: float = Field(default=30.0, gt=0)
-    """How often changed nodes are taken over into the journal, so that searches find what they say."""
+    """How often changed nodes are copied into the journal, so that searches find their contents."""
 
     @field_validator("projects")
     @classmethod
@@ -366,28 +371,29 @@ LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")]
 
 
 class LoggingSettings(SettingsSection):
-    """The log, one line an event on standard error."""
+    """The log: one line for each event on standard error."""
 
     level: LogLevel = "info"
-    """The least level that is written."""
+    """The minimum level that is written."""
     levels: dict[LoggerName, LogLevel] = {}
-    """The same for loggers by name, and those below: `cstp_grpc.modules.federation: debug`, `bridge: warning`."""
+    """The minimum level of loggers by name, and of the loggers below them: `cstp_grpc.modules.federation: debug`,
+    `bridge: warning`."""
     calls: Literal["off", "json", "logfmt"] = "off"
-    """Whether and in which form a line is written for each call: its request, trace, agent, method, status, duration,
-    verdict and number of results, and nothing of what was said."""
+    """The format of the line for each call, or `off`. The line has the request id, trace, agent, method, status,
+    duration, verdict and number of results, and no content of the call."""
     slow_call_seconds: float | None = Field(default=None, gt=0)
-    """From how long on a call is written as a warning, in the same form, even if not each call is."""
+    """The duration from which a call is logged as a warning, in the same format, even if `calls` is `off`."""
 
 
 class Settings(BaseModel):
-    """Everything that can be configured."""
+    """All settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=add_setting_descriptions)
 
     data_dir: Path = DEFAULT_DATA_DIR
-    """The folder of everything that is kept: journal, index, converted weights, development token."""
+    """The folder of all stored data: journal, index, converted weights, development token."""
     agent: AgentSettings = AgentSettings()
-    """Who answers."""
+    """The agent that this server represents."""
     serve: ServeSettings = ServeSettings()
     """The processes of `cstp serve`."""
     server: ServerSettings = ServerSettings()
@@ -405,21 +411,21 @@ class Settings(BaseModel):
     index: IndexSettings = IndexSettings()
     """The vector index."""
     embedding: EmbeddingSettings = EmbeddingSettings()
-    """Texts to vectors."""
+    """The embedder, which turns texts into vectors."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     """How often an agent may call."""
     approvals: ApprovalSettings = ApprovalSettings()
-    """Approvals by people of what guardrails of the severity `approve` ask about."""
+    """Approvals by people, for guardrails of the severity `approve`."""
     audit: AuditSettings = AuditSettings()
     """The audit trail."""
     retention: RecordRetentionSettings = RecordRetentionSettings()
-    """How long records stay."""
+    """How long records are kept."""
     intent_layer: IntentLayerSettings = IntentLayerSettings()
     """The Intent Layer."""
     liaison: LiaisonSettings = LiaisonSettings()
-    """Handing chat sessions to liaison agents."""
+    """Chat sessions and their routing to liaison agents."""
     federation: FederationSettings = FederationSettings()
-    """Agents that are asked too."""
+    """Peers: other agents whose verdicts count."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
     metrics: MetricsSettings = MetricsSettings()

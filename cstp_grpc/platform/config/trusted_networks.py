@@ -34,7 +34,7 @@ def parse_forwarded_node(node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrustedNetworks:
-    """The networks whose proxies are believed when they say for whom they call."""
+    """The networks of proxies that are trusted to name the client of a call."""
 
     networks: tuple[IpNetwork, ...] = ()
 
@@ -82,7 +82,7 @@ class TrustedNetworks:
 
 
 def find_wide_network(networks: Iterable[IpNetwork]) -> IpNetwork | None:
-    """Return the first network, with those beside it joined, that holds too many public addresses, or None."""
+    """Return the first network, joined with adjacent ones, that contains too many public addresses, or None."""
     listed = list(networks)
     joined: list[IpNetwork] = [
         *ipaddress.collapse_addresses(each for each in listed if isinstance(each, ipaddress.IPv4Network)),
