@@ -78,7 +78,7 @@ def test_what_only_a_server_knows_blocks_and_says_so(rules: Path, invoke: Invoke
 def test_the_agent_must_be_named_where_rules_are_about_agents(rules: Path, invoke: Invoke) -> None:
     result = invoke("check", "do it", "--rules", rules)
     assert result.exit_code == 1
-    assert "action.agent: is missing; it decides not-for-bots" in result.stderr
+    assert "action.agent: is missing; these depend on it: not-for-bots" in result.stderr
     assert "--as AGENT" in result.stderr
 
 

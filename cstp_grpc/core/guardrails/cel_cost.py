@@ -1,8 +1,8 @@
 """Estimate the maximum number of steps of a CEL evaluation, from the syntax tree and the sizes of its inputs.
 
-The engine limits iterations, but one iteration may copy or search whatever the caller has sent, and nothing that an
-evaluation allocates is freed before its end. A step is about what the engine needs to look at one character: 10 ns, and
-at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for its
+The engine limits iterations, but one iteration may copy or search everything that the caller has sent, and an
+evaluation frees no memory before its end. A step is about the cost of looking at one character: 10 ns and at most some
+bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for its
 constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
 empty.
 """
@@ -145,7 +145,7 @@ def estimate_comprehension(node: CelComprehension, scope: VariableSizes, depth: 
     # `map` and `filter` collect into a list that starts empty; `all`, `exists` and `exists_one` start with a constant.
     collects = isinstance(node.initial, CelLiteral) and not node.initial.items
     if not collects and not isinstance(node.initial, CelConstant):
-        raise UnknownCost("a comprehension that is none of CEL's macros")
+        raise UnknownCost("a comprehension that is not one of CEL's macros")
     count = over.size.values
 
     def iterate(element: ValueSize) -> CostEstimate:

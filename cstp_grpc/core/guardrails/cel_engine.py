@@ -149,7 +149,7 @@ class CelProgram:
                     f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
                 )
         except (UnknownCost, ValueError) as error:
-            raise RuleExpressionError(f"uses what cannot be bounded: {error}") from None
+            raise RuleExpressionError(f"has an unbounded cost: it uses {error}") from None
 
     @cached_property
     def program(self) -> cel.Expression:
@@ -183,7 +183,7 @@ class CelProgram:
     def evaluate_within(self, bound: CelActivation, sizes: Mapping[str, ValueSize], most: int = MAX_STEPS) -> object:
         """Do the same, unless variables of these sizes may take more than `most` steps. Raises CelEvaluationError."""
         if self.estimate_steps(sizes) > most:
-            raise CelEvaluationError(f"it may take more than {most} steps on what it reads")
+            raise CelEvaluationError(f"it may take more than {most} steps on its inputs")
         return self.evaluate(bound)
 
     def is_true(self, bound: CelActivation) -> bool:
@@ -191,7 +191,7 @@ class CelProgram:
         if result.type() == cel.Type.BOOL:
             return bool(result.plain_value())
         # So that nothing else ever counts as a match or as none.
-        raise CelEvaluationError(f"it is no bool, but {result.type().name().lower()}")
+        raise CelEvaluationError(f"it must be a bool, but is {result.type().name().lower()}")
 
     def _evaluate(self, bound: CelActivation) -> cel.Value:
         try:

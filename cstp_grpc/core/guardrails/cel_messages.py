@@ -35,7 +35,7 @@ def find_time_literals(text: str) -> Iterator[str]:
 
 
 def list_names(names: Collection[str]) -> str:
-    """Return names as the end of a message, or nothing if there are none."""
+    """Return names as the end of a message, or "" without names."""
     return f"; there are {', '.join(sorted(names))}" if names else ""
 
 

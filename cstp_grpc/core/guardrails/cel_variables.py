@@ -56,10 +56,10 @@ MAX_WINDOW_SECONDS = 24 * 3600
 class RuleExpression:
     """An expression: its `source`, its `text` for the engine, and the variables it reads.
 
-    `values` are those whose value it reads, `presences` those it tests with `has`, and `history` what it asks about the
-    past. `aligned` is the text with what is written for the engine replaced by something of the same length and type,
+    `values` are those whose value it reads, `presences` those it tests with `has`, and `history` its queries about the
+    past. `aligned` is the text in which parts written for the engine are replaced by parts of the same length and type,
     so that the positions in its messages are those in the source. `rewritten` is the source before `replaced` has been
-    written for the engine; both are empty for what has no source.
+    written for the engine; both are empty for an expression without a source.
     """
 
     source: str
@@ -332,7 +332,7 @@ def check_intents_call(tokens: Sequence[CelToken]) -> None:
 
 
 def parse_window_seconds(text: str) -> int:
-    """Return the seconds of a time such as `90s`, `15m` or `1h`. Raises ValueError, which says what it must be."""
+    """Return the seconds of a time such as `90s`, `15m` or `1h`. Raises ValueError with the required format."""
     match = WINDOW_PATTERN.fullmatch(text)
     seconds = int(match[1]) * WINDOW_UNITS[match[2]] if match else 0
     if not 0 < seconds <= MAX_WINDOW_SECONDS:
@@ -341,8 +341,8 @@ def parse_window_seconds(text: str) -> int:
 
 
 HISTORY_HINT = (
-    f'history is asked as in history.failures(category, "24h"): one of {", ".join(HistoryMeasure)}, of what has the'
-    f" same {', '.join(HistoryScope)} as the action, or of everything, and a time"
+    f'use history as in history.failures(category, "24h"): one of {", ".join(HistoryMeasure)}, then any of'
+    f" {', '.join(HistoryScope)} that must be the same as the action's, and a time"
 )
 
 

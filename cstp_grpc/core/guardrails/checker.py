@@ -79,11 +79,11 @@ def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class ApprovalQuestion:
-    """A judged action that needs an approval, and the check or announcement that it is part of.
+    """An action that needs an approval by its verdict, and the check or announcement that it is part of.
 
-    `check_id` identifies the verdict, `on_behalf_of` is the agent for which a peer asks, as it says. What was decided
-    is told to `callback_url`, the address of the announcement with this correlation id. If `keeps_content` is False,
-    the request has no contents of the action.
+    `check_id` identifies the verdict, `on_behalf_of` is the agent for which a peer asks, as the peer states it. The
+    decision is sent to `callback_url`, the address of the announcement with this correlation id. If `keeps_content` is
+    False, the request has no contents of the action.
     """
 
     action: Action
@@ -124,7 +124,7 @@ class VerdictObserver(Protocol):
     """Observes verdicts, on any thread. It must neither block nor raise."""
 
     def measure_judgement(self) -> AbstractContextManager[object]:
-        """Measure the block, in which an action is judged."""
+        """Measure the block, in which an action is evaluated."""
 
     def observe_verdict(self, verdict: Verdict) -> None:
         """Note a verdict."""
@@ -172,13 +172,13 @@ class RuleSnapshot:
         return self.evaluator.evaluate(action)
 
     async def add_histories(self, actions: Sequence[Action], reader: str) -> Sequence[Action]:
-        """Return the actions with what guardrails read of the past, as far as `reader` may read it."""
+        """Return the actions with their histories for guardrails, as far as `reader` may read them."""
         if self.evaluator is None or self.history is None:
             return actions
         return await add_histories(self.evaluator, self.history, actions, reader)
 
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
-        """Return the verdict without recording it; may block, to read what guardrails ask about the past.
+        """Return the verdict without recording it; may block, to read the history for guardrails.
 
         Raises GuardrailEvalFailed and InvalidArgument.
         """
@@ -217,7 +217,7 @@ class GuardrailChecker:
         self._approvals = approvals
 
     def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
-        """Judge by other rules from now on; from any thread, and may block."""
+        """Use another rule set from now on; from any thread, and may block."""
         if self._rules.history is not None:
             prepare_history(evaluator, self._rules.history)
         self._rules = replace(self._rules, evaluator=evaluator)
@@ -236,9 +236,9 @@ class GuardrailChecker:
     async def add_facts(
         self, rules: RuleSnapshot, actions: Sequence[Action], caller: str, reader: str
     ) -> Sequence[Action]:
-        """Return actions of a caller with what guardrails read of others and of the past.
+        """Return actions of a caller with related intents and histories for guardrails.
 
-        Only what `reader` may read counts.
+        Only intents and decisions that `reader` may read count.
         """
         # The lookup is a search, which rule sets that do not ask for intents need not wait for.
         if rules.reads_intents:
@@ -291,12 +291,12 @@ class GuardrailChecker:
         run_blocking: RunBlocking,
         max_bytes: int,
     ) -> Sequence[CheckResult | CstpError]:
-        """Return the result for each action, or the error of one that cannot be judged, after recording all of them.
+        """Return the result for each action, or its error if it cannot be evaluated, after recording all of them.
 
         The request id of an entry is that of `batch_check_id`. The evaluation, which may take long for hundreds of
         actions, runs by `run_blocking`; all entries are one durable write. Raises InvalidArgument, and records nothing,
-        if the verdicts take more than `max_bytes`, by estimate; Unavailable if the entries cannot be written; and what
-        is unexpected once it is on record.
+        if the verdicts take more than `max_bytes`, by estimate; Unavailable if the entries cannot be written; and an
+        unexpected error once it is on record.
         """
         rules = self._rules
         actions = await self.add_facts(rules, actions, caller, reader)
@@ -323,7 +323,7 @@ class GuardrailChecker:
     async def _record_with_approvals(
         self, gate: ApprovalGate, judged: Sequence[JudgedCheck]
     ) -> list[Verdict | Exception]:
-        """Record checks together with the approvals that they request or use, and return what became of each."""
+        """Record checks with the approvals that they request or use, and return the result of each."""
         prepared = [prepare_approval(gate, *each) for each in judged]
 
         def job(unit_of_work: UnitOfWork) -> list[Verdict | Exception]:
@@ -337,7 +337,7 @@ class GuardrailChecker:
 
 
 JudgedCheck: TypeAlias = tuple[CheckIdentity, Action, Verdict | Exception]
-"""A check with its verdict, or with the reason why there is none."""
+"""A check with its verdict, or with the reason why it has no verdict."""
 
 
 def is_relayed(caller: str, reader: str | None) -> bool:
@@ -377,7 +377,7 @@ def settle_or_refuse(settle: Callable[[UnitOfWork], Verdict], unit_of_work: Unit
 
 
 def check_entry(identity: CheckIdentity, action: Action, outcome: Verdict | Exception) -> AuditEntry:
-    """Return the audit entry of a check with its verdict, or with the reason why there is none."""
+    """Return the audit entry of a check with its verdict, or with the reason why it has no verdict."""
     return AuditEntry(
         timestamp=identity.evaluated_at,
         event=AuditEvent.GUARDRAIL_CHECK,

@@ -42,18 +42,18 @@ PLACEHOLDER: Final = re.compile(r"\{(\w+)\}", re.ASCII)
 TEXT_VARIABLES: Final = frozenset({"category", "confidence", "description", "project"})
 """The fields of an action that a message can hold; stakes are numbers in expressions."""
 
-ABSENT_BLOCKS: Final = "an action that does not give what a condition reads was let through; here it counts as a match"
-ABSENT_SKIPS: Final = "an action that does not give what a condition reads is let through, as you asked"
+ABSENT_BLOCKS: Final = "an action without the input of a condition was let through; here it counts as a match"
+ABSENT_SKIPS: Final = "an action without the input of a condition is let through, as you asked"
 TRUE_IS_TRUE: Final = 'a required true was met by any text, even "false"; here only by true'
 NEVER_MET: Final = "`!=` was compared as a text, so that the rule never fired; here it does"
-NOT_REPLACED: Final = "names in braces in the message that are no inputs of this file stay as they are"
+NOT_REPLACED: Final = "names in braces in the message that are not inputs of this file stay as they are"
 ALWAYS_FIRES: Final = "has neither conditions nor requirements, and fires for every action, as before"
 LOG_IS_DRYRUN: Final = "`action: log` is a warning in a dry run, which is reported as dryrunViolations"
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A rulebook as YAML, and what judges otherwise than before: each note with the guardrails that it is about."""
+    """A rulebook as YAML, with notes on changed behaviour: each note with the ids of its guardrails."""
 
     text: str
     notes: Mapping[str, Sequence[str]]
@@ -184,7 +184,7 @@ class CognitionEnginesReader:
         fields = yaml_document.YamlFields(YamlNode(node.line, plain), where, self._report, ["id", "action"], RULE_KEYS)
         identifier = fields.identifier("id")
         if identifier in self._lines:
-            self._report(node.line, identifier, f"was passed over: line {self._lines[identifier]} has the id already")
+            self._report(node.line, identifier, f"was skipped: line {self._lines[identifier]} has the same id")
         self._lines.setdefault(identifier, node.line)
         action = fields.text("action")
         if action and action not in ACTIONS:
@@ -251,7 +251,7 @@ def find_defaults(rules: Sequence[CognitionEnginesGuardrail]) -> Mapping[str, bo
 
 
 class RuleConverter:
-    """Converts guardrails whose fields are sound, and notes what judges otherwise than before."""
+    """Converts guardrails whose fields are valid, and notes changes of behaviour."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ PLAIN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9 ,.()'/%_-]*(?<! )")
 # The words that YAML 1.1 or 1.2 reads as a bool or as nothing.
 WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""What JSON leaves as it is and YAML does not accept, or takes for a line break."""
+"""Characters that JSON does not escape, but that YAML refuses or reads as a line break."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ COMPUTED_FIELDS: Final = frozenset(
     {"deliberation_inputs_count", "has_deliberation", "has_pattern", "has_reasoning", "has_tags", "pattern", "phase"}
     | {"quality_score", "reason_count", "scope", "tags"}
 )
-"""What cognition-engines worked out itself, or knew of a decision that was being recorded."""
+"""Fields that cognition-engines computed itself, or read from the decision being recorded."""
 COMPARISON: Final = re.compile(r"(<=|>=|==|!=|<|>|=)\s*([^\s<>=!].*)", re.DOTALL)
 ORDERING: Final = frozenset({"<", ">", "<=", ">="})
 AMBIGUOUS_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "~"})
@@ -41,7 +41,7 @@ class RefusedCondition(Exception):
 
 
 class Comparison(NamedTuple):
-    """What a field is compared with, and how: `==`, `!=`, `<`, `<=`, `>` or `>=`."""
+    """The operator and the value that a field is compared with: `==`, `!=`, `<`, `<=`, `>` or `>=`."""
 
     operator: str
     value: bool | float | str
@@ -61,19 +61,19 @@ def parse_condition(value: object) -> Comparison:
         return Comparison("==", parse_text(value))
     match = COMPARISON.fullmatch(value)
     if match is None:
-        raise RefusedCondition(f"{value!r} is no comparison such as '< 0.5'")
+        raise RefusedCondition(f"{value!r} is not a comparison such as '< 0.5'")
     operator, operand = "==" if match[1] == "=" else match[1], match[2].strip()
     if FLOAT_PATTERN.fullmatch(operand):
         return Comparison(operator, parse_number(float(operand)))
     if operator in ORDERING:
-        raise RefusedCondition(f"{value!r} compares with a text, which has no order; it failed and was passed over")
+        raise RefusedCondition(f"{value!r} compares with a text, which has no order; it failed and was skipped")
     return Comparison(operator, parse_text(operand))
 
 
 def parse_requirement(value: object) -> Comparison:
     """Parse the value that a requirement demands. Raises RefusedCondition."""
     if isinstance(value, str) and value.startswith(("=", "!")):
-        raise RefusedCondition(f"{value!r} was compared as a text, so that nothing could meet it; say what is required")
+        raise RefusedCondition(f"{value!r} was compared as a text and was never met; write the required value")
     return parse_condition(value)
 
 
@@ -121,7 +121,7 @@ def check_field(name: str, comparison: Comparison) -> None:
     if name in ACTION_FIELDS:
         return
     if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
-        raise RefusedCondition("is no name that an expression can read")
+        raise RefusedCondition("is not a name that an expression can read")
     suffixed = SUFFIXED_NAME.fullmatch(name)
     if suffixed:
         raise RefusedCondition(f"may be a name, or {suffixed[1]} with a comparison; write {suffixed[1]}: '< 0.5'")

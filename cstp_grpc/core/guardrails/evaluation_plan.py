@@ -328,7 +328,7 @@ class EvaluationPlan:
                 steps = rule.program.estimate_steps(sizes) if size > rule.program.light_size else 0
                 # Fail closed: a caller must not get past a guardrail by sending more than it can take.
                 if steps > MAX_STEPS:
-                    text = f"it may take more than {MAX_STEPS} steps on what it reads"
+                    text = f"it may take more than {MAX_STEPS} steps on its inputs"
                     found[rule.guardrail.id] = CelEvaluationError(text)
                 elif steps > SHARED_STEPS:
                     found[rule.guardrail.id] = None
@@ -336,7 +336,7 @@ class EvaluationPlan:
         if total <= MAX_TOTAL_STEPS:
             return found
         # All of them, so that the order of the rules decides nothing.
-        text = f"with the other guardrails it may take more than {MAX_TOTAL_STEPS} steps on what they read"
+        text = f"with the other guardrails it may take more than {MAX_TOTAL_STEPS} steps on their inputs"
         return {identifier: error or CelEvaluationError(text) for identifier, error in found.items()}
 
 

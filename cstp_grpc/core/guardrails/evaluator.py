@@ -127,7 +127,7 @@ def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severi
     return Violation(
         UNDECLARED_INPUT_ID,
         "Undeclared Input",
-        f"No guardrail knows {', '.join(named)}{more}",
+        f"No guardrail declares {', '.join(named)}{more}",
         severity,
         "Use the names of declared inputs, or leave these keys out",
         UNDECLARED_INPUT,
@@ -138,7 +138,7 @@ def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Sever
     return Violation(
         UNKNOWN_ACTION_ID,
         "Unknown Action",
-        "The action states none of the inputs that guardrails read, so they have judged what it is assumed to be",
+        "The action states none of the inputs that guardrails read, so they evaluated assumed values",
         severity,
         "State what is true of the action",
         UNKNOWN_ACTION,
@@ -249,7 +249,7 @@ class GuardrailEvaluator:
         return self._add_matches(clear, matched, ignored, is_informed, reporter)
 
     def prepare(self, action: Action) -> PreparedAction:
-        """Return an action with what guardrails read of it, to evaluate them one by one.
+        """Return an action with the inputs of guardrails, to evaluate them one by one.
 
         Raises InvalidArgument as `evaluate` does.
         """
@@ -355,7 +355,7 @@ class GuardrailEvaluator:
         is_informed: bool,
         reporter: UnknownInputReporter,
     ) -> Verdict:
-        """Return a verdict with the guardrails that fired, and with what the action leaves unknown."""
+        """Return a verdict with the guardrails that fired and the inputs that the action leaves unknown."""
         # Groups are evaluated one after another; answers keep the order of the rule set.
         if len(matched) > 1:
             matched.sort(key=position_of_match)
@@ -423,7 +423,7 @@ class GuardrailEvaluator:
     def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
         reason = self.explain_error(error, action)
         if error.variable is None:
-            suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
+            suggestion = f"Check the inputs of the guardrail: {', '.join(sorted(guardrail.when.values))}"
         else:
             suggestion = self._remedy(error.variable, action)
         return Violation(
@@ -452,7 +452,7 @@ class GuardrailEvaluator:
 
     def _remedy(self, name: str, action: Action) -> str:
         if name in CODE_READERS:
-            return "Make what governs the paths readable, or ask a person"
+            return "Make the nodes of the paths readable, or ask a person"
         if name in HISTORY_SCOPES and (missing := action.history_subject.find_missing(HISTORY_SCOPES[name])):
             return f"Provide action.{missing}"
         if name == INTENTS_VARIABLE or name in HISTORY_SCOPES:

@@ -164,7 +164,7 @@ class ExplainedPart:
 class ExplainedInput:
     """An input that a guardrail reads.
 
-    `value` is a text, None if there is none; `given_as` the key of the context if it is another spelling of the name;
+    `value` is a text, or None without a value; `given_as` the key of the context if it is another spelling of the name;
     `problem` why the value is invalid.
     """
 
@@ -177,7 +177,7 @@ class ExplainedInput:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailExplanation:
-    """What becomes of a guardrail for an action, and why.
+    """The outcome of a guardrail for an action, with the reasons.
 
     `reason` says why it is skipped or cannot be evaluated; `violation` is what it reports. `microseconds` is how long
     its condition takes, 0 if it is not evaluated.
@@ -194,7 +194,7 @@ class GuardrailExplanation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedVerdict:
-    """A verdict with what became of each guardrail, in the order in which violations are reported."""
+    """A verdict with the outcome of each guardrail, in the order in which violations are reported."""
 
     verdict: Verdict
     guardrails: tuple[GuardrailExplanation, ...]
@@ -296,7 +296,7 @@ def find_exclusion(guardrail: Guardrail, action: Action) -> str | None:
         ("agent", scope.agents, action.agent),
     ):
         if accepted and fold_name(value or "") not in fold_names(accepted):
-            other = f"not {value}" if value else "and the action has none"
+            other = f"not {value}" if value else f"but the action has no {what}"
             return f"it is for the {what} {' or '.join(sorted(accepted))}, {other}"
     project = fold_optional(action.project)
     # Fail closed, as the selection does: an action of no project is in the scope of each.

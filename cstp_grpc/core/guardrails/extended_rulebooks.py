@@ -68,7 +68,7 @@ def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
         return path if path.exists() else f"there is no packaged rulebook {name}; a file ends in .yaml or .yml"
     path = Path(os.path.normpath(file.parent / name))
     if path.suffix.lower() not in RULEBOOK_SUFFIXES or path.name.startswith("."):
-        return f"{name} is no rulebook: its name must end in .yaml or .yml"
+        return f"{name} is not a rulebook: its name must end in .yaml or .yml"
     # Links are followed for the second comparison: they could lead out of the folder, too.
     if not path.is_relative_to(root) or not path.resolve().is_relative_to(root.resolve()):
         return f"{name} is outside of the folder of the rulebooks"
@@ -128,7 +128,7 @@ def may_extend(content: bytes) -> bool:
 
 
 def ignore_problem(line: int, *reasons: str) -> None:
-    """Report nothing: the same is read again by what reports it."""
+    """Report nothing: the parser reads the same again and reports its problems."""
 
 
 def normalize_path(path: Path) -> Path:
@@ -157,7 +157,7 @@ def read_parameters(
         declaration.optional_text("description")
         value = arguments.get(name, declaration.plain("default"))
         if value is None:
-            report(item.line, where, "has no default and is given no value by a rulebook that extends this one")
+            report(item.line, where, "has no default, and no rulebook that extends this one gives it a value")
             continue
         try:
             check_context_bounds({name: value})
@@ -166,7 +166,7 @@ def read_parameters(
             report(item.line, where, f"the value {invalid_value_reason(error)}")
     for name in sorted(arguments.keys() - declared.keys()):
         line = node.line if node else fields.line
-        report(line, "parameters", f"there is no {name}, for which a rulebook that extends this one gives a value")
+        report(line, "parameters", f"{name} is missing, but a rulebook that extends this one gives it a value")
     return parameters
 
 

@@ -89,7 +89,7 @@ def commands_reader(phrases: Iterable[str]) -> Callable[[Action], list[commands_
 
 
 def read_now(action: Action) -> object:
-    """Return the instant of the check. Raises InputValueError if there is none, as in tests that fix none."""
+    """Return the instant of the check. Raises InputValueError without an instant, as in tests without `now`."""
     if action.now is None:
         raise InputValueError("is not given; tests fix it with `now`")
     return action.now
@@ -187,7 +187,7 @@ def history_reader(scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuer
 HISTORY_READERS: Mapping[str, ReadVariable] = {
     name: history_reader(scopes, ()) for name, scopes in HISTORY_SCOPES.items()
 }
-"""Readers of no answers, which say why there are none."""
+"""Readers of history that is unreadable; they give the reason."""
 
 
 LARGE_READERS: Mapping[str, ReadVariable] = {
@@ -195,7 +195,7 @@ LARGE_READERS: Mapping[str, ReadVariable] = {
     INTENTS_VARIABLE: read_related_ages,
     MENTIONS_VARIABLE: read_words,
 }
-"""The readers of what may be as large as a context, and counts as such."""
+"""The readers of values that may be as large as a context, and count as such."""
 
 
 FACT_READERS: Mapping[str, ReadVariable] = {

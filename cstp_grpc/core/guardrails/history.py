@@ -27,7 +27,7 @@ class HistoryMeasure(StrEnum):
 
 
 class HistoryScope(StrEnum):
-    """What an outcome must have in common with the action to be counted."""
+    """A field that an outcome must have in common with the action to be counted."""
 
     AGENT = "agent"
     CATEGORY = "category"
@@ -63,7 +63,7 @@ def history_variable(scopes: Collection[HistoryScope]) -> str:
 
 
 def describe_history(scopes: Collection[HistoryScope]) -> str:
-    """Return in words of what outcomes a rule asks."""
+    """Return a description of the outcomes that a rule counts."""
     return f"history of this {' and '.join(scopes)}" if scopes else "history"
 
 
@@ -76,7 +76,7 @@ HISTORY_SCOPES: Mapping[str, tuple[HistoryScope, ...]] = {
 
 
 def parse_history_seconds(text: str) -> int:
-    """Return the seconds of a time such as `90m`, `24h` or `7d`. Raises ValueError, which says what it must be."""
+    """Return the seconds of a time such as `90m`, `24h` or `7d`. Raises ValueError with the required format."""
     try:
         time = to_duration(text)
     except InputValueError:
@@ -111,7 +111,7 @@ class HistoryFacts(Protocol):
         """Why there are no answers; None if there are."""
 
     def count(self, query: HistoryQuery) -> int:
-        """Return the answer to a query whose scopes the action has. Raises InputValueError if there is none."""
+        """Return the answer to a query whose scopes the action has. Raises InputValueError without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class UnreadHistory:
         raise InputValueError(f"cannot be read: {self.unreadable}")
 
 
-UNREAD_HISTORY = UnreadHistory("nobody has looked for it")
+UNREAD_HISTORY = UnreadHistory("it was not looked up")
 """For actions whose history was not looked up."""
 
 

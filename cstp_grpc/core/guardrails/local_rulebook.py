@@ -22,9 +22,9 @@ from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 WARN_OF_UNKNOWN: Final = UnknownInputPolicy(unknown_action=Reaction.WARN)
 """The default of a server."""
 INTENTS_OF_NO_SERVER: Final = model.IntentFacts(
-    unreadable="no server is asked, and only a server knows the others' intents"
+    unreadable="only a server knows the intents of other agents, and no server is asked"
 )
-HISTORY_OF_NO_SERVER: Final = UnreadHistory("no server is asked, and only a server knows what happened")
+HISTORY_OF_NO_SERVER: Final = UnreadHistory("only a server knows the history, and no server is asked")
 
 
 MAX_CHARACTERS: Final[Mapping[str, int]] = {
@@ -33,7 +33,7 @@ MAX_CHARACTERS: Final[Mapping[str, int]] = {
     "project": 200,
     "announced_context": 20_000,
 }
-"""As for the fields of the contract, so that an action is judged here only if a server would judge it."""
+"""As for the fields of the contract, so that an action is evaluated here only if a server would evaluate it."""
 
 
 FIELD_TYPES: Final[Sequence[tuple[str, UnionType | type, str]]] = (
@@ -51,11 +51,10 @@ FIELD_TYPES: Final[Sequence[tuple[str, UnionType | type, str]]] = (
 
 
 class Rulebook:
-    """A rulebook, or a folder of them, that judges actions in this process. Thread-safe.
+    """A rulebook, or a folder of them, that evaluates actions in this process. Thread-safe.
 
-    What only a server knows cannot be evaluated: a guardrail that reads the intents of other agents, or what happened
-    before, blocks, or warns if it would only warn. Verdicts are not recorded, and nobody can grant an approval that is
-    missing.
+    Facts of a server cannot be evaluated: a guardrail that reads the intents of other agents, or the history, blocks,
+    or warns if it would only warn. Verdicts are not recorded, and nobody can grant a missing approval.
     """
 
     def __init__(self, rule_set: model.RuleSet, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> None:
@@ -69,10 +68,10 @@ class Rulebook:
 
     @classmethod
     def load(cls, path: str | Path | None = None, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> Rulebook:
-        """Load the rulebook or folder at a path, or else the standard rules, with what they extend.
+        """Load the rulebook or folder at a path, or else the standard rules, with the rulebooks that they extend.
 
-        `policy` says what happens to keys that no guardrail knows, and to actions that state none of the inputs. Raises
-        RulebookError with every problem in the files.
+        `policy` is the reaction to undeclared keys, and to actions that state no declared input. Raises RulebookError
+        with every problem in the files.
         """
         return cls(load_rule_set(packaged_rulebook_path("standard") if path is None else Path(path)), policy)
 
@@ -100,13 +99,13 @@ class Rulebook:
         return self._evaluator.evaluate(self._complete(action))
 
     def explain(self, action: model.Action) -> ExplainedVerdict:
-        """Return the verdict on an action with what became of each guardrail, as `check` does."""
+        """Return the verdict on an action with the outcome of each guardrail, as `check` does."""
         action = self._complete(action)
         explainer = GuardrailExplainer(self._evaluator, self.inputs, action)
         return ExplainedVerdict(self._evaluator.evaluate(action), tuple(map(explainer.explain, self.guardrails)))
 
     def _complete(self, action: model.Action) -> model.Action:
-        """Return an action with all that guardrails read. Raises InvalidArgument if it cannot be judged."""
+        """Return an action with all inputs of guardrails. Raises InvalidArgument if it cannot be evaluated."""
         problems = [*find_action_problems(action), *self._find_missing_identity(action)]
         if problems:
             raise InvalidArgument(
@@ -118,14 +117,15 @@ class Rulebook:
         return replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
 
     def _find_missing_identity(self, action: model.Action) -> Iterator[FieldViolation]:
-        """Yield what is not said of the agent, although guardrails depend on it.
+        """Yield the facts of the agent that are missing, although guardrails depend on them.
 
         A server reads it from the token. Here a rule for some agents would not apply to an action without an agent.
         """
         if self._needs_agent and not action.agent:
-            yield FieldViolation("action.agent", f"is missing; it decides {', '.join(self._needs_agent)}")
+            yield FieldViolation("action.agent", f"is missing; these depend on it: {', '.join(self._needs_agent)}")
         if self._needs_permissions and not action.permissions:
-            yield FieldViolation("action.permissions", f"are missing; they decide {', '.join(self._needs_permissions)}")
+            names = ", ".join(self._needs_permissions)
+            yield FieldViolation("action.permissions", f"are missing; these depend on them: {names}")
 
 
 def enabled_guardrails(rule_set: model.RuleSet) -> Iterator[model.Guardrail]:

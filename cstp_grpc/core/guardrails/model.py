@@ -49,7 +49,7 @@ NO_CODE = CodeFacts()
 
 @dataclass(frozen=True, slots=True)
 class IntentFacts:
-    """What is known of the intents of other agents that resemble an action.
+    """The intents of other agents that resemble an action.
 
     `ages` are the seconds since each was announced, for those that are shared, open and not blocked; `unreadable` is
     the reason if they are unknown, else None.
@@ -61,7 +61,7 @@ class IntentFacts:
 
 NO_INTENTS = IntentFacts()
 """For actions that resemble no intent."""
-UNREAD_INTENTS = IntentFacts(unreadable="nobody has looked for them")
+UNREAD_INTENTS = IntentFacts(unreadable="they were not looked up")
 """For actions whose related intents were not looked up; fails closed."""
 
 
@@ -69,8 +69,8 @@ UNREAD_INTENTS = IntentFacts(unreadable="nobody has looked for them")
 class Action:
     """An action to check; `confidence` is 0 to 1, `context` holds the guardrails' inputs as JSON values.
 
-    `agent` is the authenticated agent that acts, empty if there is none. `now` is aware; None, as in tests of rulebooks
-    that fix no instant, is before every expiry.
+    `agent` is the authenticated agent that acts, empty without one. `now` has an offset; None, as in tests of rulebooks
+    without `now`, is before every expiry.
     """
 
     description: str
@@ -85,7 +85,7 @@ class Action:
     project: str | None = None
     agent: str = ""
     permissions: frozenset[str] = frozenset()
-    """What the agent may do, in the words of `enums.Permission`."""
+    """The permissions of the agent, as values of `enums.Permission`."""
     now: datetime | None = None
     announced_context: str = ""
     """The further text of an announcement."""
@@ -221,7 +221,7 @@ class InputDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """What an action must be equal to for a guardrail to be evaluated; an empty set accepts everything.
+    """Values that an action must have for a guardrail to be evaluated; an empty set accepts everything.
 
     An action without a category or project matches no set of them.
     """

@@ -62,7 +62,7 @@ class RulebookParseResult:
 
 @dataclass(frozen=True, slots=True)
 class InheritedParts:
-    """What a rulebook has of those that it extends: inputs that its rules may read, and guardrails for its tests."""
+    """Parts of the rulebooks that a rulebook extends: inputs for its rules, and guardrails for its tests."""
 
     inputs: Mapping[str, model.InputDeclaration] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
@@ -216,7 +216,7 @@ class RulebookParser:
         source = fields.text("when", MAX_EXPRESSION_CHARACTERS)
         if fields.get("when") is None:
             if fields.get("match") is None:
-                fields.report_problem("`when` is missing; it may be left out beside `match`")
+                fields.report_problem("`when` is missing; it is optional only with `match`")
             return ALWAYS
         if not source:
             return NO_EXPRESSION
@@ -250,7 +250,7 @@ class RulebookParser:
         found = fields.lined_texts(key)
         for line, identifier in found:
             if identifier not in self.parsed.ids and identifier not in self._inherited.ids:
-                self.report(line, fields.where, f"`{key}` names {identifier}, which is no guardrail of this rulebook")
+                self.report(line, fields.where, f"`{key}` names {identifier}, but this rulebook has no such guardrail")
         return frozenset(identifier for _, identifier in found)
 
     def _named(self, node: YamlNode, key: str, otherwise: str) -> str:

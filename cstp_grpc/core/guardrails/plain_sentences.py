@@ -78,7 +78,7 @@ class Clause:
     """The state of a clause at the word that is read.
 
     `head` is the kind of its verb: "mention", "change", "run", "act" or none yet; `earlier` are the stems before it.
-    `is_solved` is true of "fix", which a "by" follows that says what is done.
+    `is_solved` is true for "fix … by …", where the words after "by" name the action.
     """
 
     start: int = 0

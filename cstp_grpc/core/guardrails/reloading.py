@@ -34,7 +34,7 @@ same twice, which takes up to 0.5 s, and 500 rules take 0.3 s to load."""
 UNFORESEEN: Final = "cannot be loaded; the log says why"
 
 FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
-"""Device, inode, size, and times of modification and change of a file, None if there is none."""
+"""Device, inode, size, and times of modification and change of a file, or None without a file."""
 
 
 class RuleLoader:
@@ -82,7 +82,7 @@ class RulebookReloader:
         self._handled: Mapping[Path, FileStamp] | None = None
         self._requested = threading.Event()
         self._task = PeriodicTask(
-            "rulebooks", self._look, LOOK_SECONDS, logger, "changes of rulebooks cannot be looked for"
+            "rulebooks", self._look, LOOK_SECONDS, logger, "changes of rulebooks cannot be detected"
         )
 
     def start(self) -> None:

@@ -37,7 +37,7 @@ STOPPED: Final = frozenset({VerdictKind.APPROVAL_REQUIRED, VerdictKind.BLOCKED})
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """An action that was judged, and the verdict then given.
+    """An action that was checked, and the verdict at the time.
 
     `entry_id` and `request_id` are those of its audit entry; `action` is None if its content is not kept, and has the
     instant of the verdict as its `now`. `fired` are the guardrails that blocked, asked for approval or warned, in a dry
@@ -57,7 +57,7 @@ class RecordedAction:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedAction:
-    """A recorded action under other rules; `unknown` are the guardrails that read what is not recorded."""
+    """A recorded action under other rules; `unknown` are the guardrails that read unrecorded facts."""
 
     recorded: RecordedAction
     kind: VerdictKind
@@ -72,7 +72,7 @@ class ReplayedAction:
 
 
 class RulebookReplay:
-    """Judges recorded actions by a rule set, each as of its own instant, without recording anything.
+    """Evaluates recorded actions by a rule set, each as of its own instant, without recording anything.
 
     `policy` is the reaction to undeclared keys and to actions that state no declared input.
     """
@@ -98,7 +98,7 @@ class RulebookReplay:
         )
 
     def _is_unknown(self, violation: Violation, action: Action) -> bool:
-        """Return whether a guardrail could not be evaluated because it reads what is not recorded.
+        """Return whether a guardrail could not be evaluated because it reads unrecorded facts.
 
         One whose other parts settle the answer is evaluated.
         """
@@ -135,8 +135,8 @@ def strictest_kind(violations: Iterable[Violation]) -> VerdictKind:
 class GuardrailCounts:
     """For how many recorded actions a guardrail fires, and for how many of these it did, or did not, before.
 
-    `stopped` counts those that were allowed and are not, by this guardrail among others; `unknown` those for which it
-    reads what is not recorded. A guardrail that the rule set lacks has neither severity nor enforcement.
+    `stopped` counts actions that were allowed and are not, by this guardrail among others; `unknown` actions for which
+    it reads unrecorded facts. A guardrail that the rule set lacks has neither severity nor enforcement.
     """
 
     severity: Severity | None = None
@@ -149,12 +149,12 @@ class GuardrailCounts:
 
 
 VerdictChange: TypeAlias = tuple[VerdictKind, VerdictKind]
-"""What a verdict was, and what it would be."""
+"""The verdict at the time, and the verdict now."""
 
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What became of all replayed actions. `examples` are the first of each change, without those that resemble one."""
+    """Results of a replay. `examples` are the first actions of each change, without actions that resemble one."""
 
     counts: dict[str, GuardrailCounts]
     max_examples: int = MAX_EXAMPLES
@@ -178,7 +178,7 @@ class ReplaySummary:
 
     @property
     def changes(self) -> Mapping[VerdictChange, int]:
-        """How many verdicts change, by what they were and would be; without those that are unknown."""
+        """Number of verdicts that change, by verdict before and now; without unknown verdicts."""
         return {
             change: count
             for change, count in self.kinds.items()

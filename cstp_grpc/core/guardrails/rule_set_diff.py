@@ -33,7 +33,7 @@ class ItemChange:
 
 @dataclass(frozen=True, slots=True)
 class ItemDiff:
-    """What was added, removed and changed; the descriptions of those added and removed are JSON objects, by name."""
+    """Added, removed and changed items, by name; added and removed items are described as JSON objects."""
 
     added: Mapping[str, JsonObject]
     removed: Mapping[str, JsonObject]
@@ -114,7 +114,7 @@ def describe_match(match: model.RuleMatch) -> JsonObject | None:
 
 
 def describe_scope(scope: model.RuleScope) -> JsonObject | None:
-    """Return whom a guardrail is for, None for all."""
+    """Return the agents and projects that a guardrail applies to, or None for all."""
     values = {"agents": scope.agents, "projects": scope.projects}
     return {key: sorted(each) for key, each in values.items() if each} or None
 

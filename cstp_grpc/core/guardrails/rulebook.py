@@ -29,11 +29,11 @@ def load_rule_set(
     unreadable: Sequence[RulebookProblem] = (),
     disabled: Collection[str] = (),
 ) -> RuleSet:
-    """Load a rulebook, or every *.yaml and *.yml in a folder in name order, with what they extend; all or none.
+    """Load a rulebook, or every *.yaml and *.yml in a folder in name order, with the rulebooks that they extend.
 
     Hidden files and subfolders are skipped, and a rulebook of the folder that others extend is loaded with them. If
     `files` is given, it is used instead of reading the folder, and `unreadable` are the problems with the others.
-    `disabled` are packaged rulebooks by name, which are not loaded although others extend them. Raises RulebookError.
+    `disabled` are packaged rulebooks by name, not to be loaded. Raises RulebookError if any rulebook is invalid.
     """
     if files is None:
         files, unreadable = read_rulebooks(path, accepts_pipe=True)
@@ -48,7 +48,7 @@ def load_rule_set(
 def read_rulebooks(
     path: Path, *, accepts_pipe: bool = False
 ) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
-    """Read a rulebook or a folder of them, with what they extend; return the files, and problems with the others.
+    """Read a rulebook or a folder with the rulebooks that they extend; return the files, and problems with others.
 
     `path` may be a pipe if `accepts_pipe`, which is for those who read it once.
     """
@@ -203,7 +203,7 @@ def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResu
     for name, other in find_spelling_clashes(seen):
         file, declared = seen[name]
         first_file, first = seen[other]
-        reason = f"cannot be told from {other} in {first_file}:{first.line}: snake case and camel case are one name"
+        reason = f"is the same name as {other} in {first_file}:{first.line}: snake case and camel case are equal"
         yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
 
 

@@ -41,7 +41,7 @@ MAX_ANNOUNCED_CONTEXT: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class KeyFormat:
-    """What stands at a key, in words for people and as a JSON Schema."""
+    """The format of the value of a key: a description and a JSON Schema."""
 
     description: str
     value: JsonSchema
@@ -120,16 +120,16 @@ METADATA: Final = MapFormat(
         "name": KeyFormat("The name of the rulebook, part of the version that verdicts name.", IDENTIFIER),
         "version": KeyFormat("Its version, in quotes if it looks like a number.", IDENTIFIER),
     },
-    {"owner": KeyFormat("Who answers for its guardrails.", TEXT)},
+    {"owner": KeyFormat("The owner of its guardrails.", TEXT)},
 )
 INPUT: Final = MapFormat(
-    {"type": KeyFormat("What the value must be.", word_of(InputType))},
+    {"type": KeyFormat("The type of the value.", word_of(InputType))},
     {
-        "default": KeyFormat("What is taken where the caller gives nothing.", ANYTHING),
-        "description": KeyFormat("What it says, for those who must give it.", TEXT),
-        "required": KeyFormat("Whether no guardrail that reads it can be evaluated without it.", FLAG),
+        "default": KeyFormat("The value if the action does not state the input.", ANYTHING),
+        "description": KeyFormat("The meaning of the input, for agents that state it.", TEXT),
+        "required": KeyFormat("Whether guardrails that read it cannot be evaluated without it.", FLAG),
         "values": KeyFormat(
-            "The texts that it, or each item of a list, may be.",
+            "The accepted texts for the value, or for each item of a list.",
             list_of({"type": "string"}, minItems=1, uniqueItems=True),
         ),
     },
@@ -147,10 +147,10 @@ INPUT: Final = MapFormat(
     },
 )
 PARAMETER: Final = MapFormat(
-    {"type": KeyFormat("What the value must be.", word_of(PARAMETER_TYPES))},
+    {"type": KeyFormat("The type of the value.", word_of(PARAMETER_TYPES))},
     {
-        "default": KeyFormat("Its value where a rulebook that extends this one gives none.", ANYTHING),
-        "description": KeyFormat("What it sets.", TEXT),
+        "default": KeyFormat("The value if no rulebook that extends this one gives another.", ANYTHING),
+        "description": KeyFormat("The effect of the parameter.", TEXT),
     },
 )
 EXTENSION: Final = MapFormat(
@@ -162,7 +162,7 @@ MATCH: Final = MapFormat(
     {
         "stakes": KeyFormat("Any of these stakes.", one_or_more(word_of(Stakes))),
         "category": KeyFormat("Any of these categories.", one_or_more(NAME)),
-        "agent": KeyFormat("Any of these agents, as their tokens say.", one_or_more(NAME)),
+        "agent": KeyFormat("Any of these agents, as named by their tokens.", one_or_more(NAME)),
         "project": KeyFormat("Any of these projects.", one_or_more(NAME)),
     },
     {"minProperties": 1},
@@ -170,8 +170,8 @@ MATCH: Final = MapFormat(
 SCOPE: Final = MapFormat(
     {},
     {
-        "agents": KeyFormat("The agents that it is for, as their tokens say.", one_or_more(NAME)),
-        "projects": KeyFormat("The projects that it is for; actions that name none are meant too.", one_or_more(NAME)),
+        "agents": KeyFormat("The agents that it applies to, as named by their tokens.", one_or_more(NAME)),
+        "projects": KeyFormat("The projects that it applies to; actions without a project match.", one_or_more(NAME)),
     },
     {"minProperties": 1},
 )
@@ -180,19 +180,19 @@ GUARDRAIL: Final = MapFormat(
         "id": KeyFormat("Its identifier, unique in all rulebooks.", IDENTIFIER),
         "name": KeyFormat("Its name for people.", TEXT),
         "severity": KeyFormat("Whether it blocks, needs approval or warns.", word_of(Severity)),
-        "message": KeyFormat("What is wrong, for the agent; may hold ${expressions}.", TEXT),
+        "message": KeyFormat("The problem, for the agent; may contain ${expressions}.", TEXT),
     },
     {
         "when": KeyFormat("A CEL expression; the guardrail fires if it is true.", text_of(MAX_EXPRESSION_CHARACTERS)),
-        "match": KeyFormat("What an action must be equal to.", MATCH.schema),
-        "scope": KeyFormat("Whom it is for.", SCOPE.schema),
-        "enforcement": KeyFormat("Whether it counts, is tried in a dry run, or is off.", word_of(Enforcement)),
+        "match": KeyFormat("Values that the action must have.", MATCH.schema),
+        "scope": KeyFormat("The agents and projects that it applies to.", SCOPE.schema),
+        "enforcement": KeyFormat("Whether it is enforced, a dry run, or disabled.", word_of(Enforcement)),
         "expires": KeyFormat("When it ends: a date, or an instant such as 2026-03-01T12:00:00Z.", TEXT),
-        "owner": KeyFormat("Who answers for it; the owner of the rulebook when absent.", TEXT),
-        "tags": KeyFormat("Words for those who manage rules.", list_of(IDENTIFIER)),
-        "approvers": KeyFormat("The agents that may approve; all with the permission when absent.", one_or_more(NAME)),
-        "suggestion": KeyFormat("How to satisfy it; may hold ${expressions}.", TEXT),
-        "description": KeyFormat("What it is about, for people.", TEXT),
+        "owner": KeyFormat("Its owner. [default: the owner of the rulebook]", TEXT),
+        "tags": KeyFormat("Labels for managing guardrails.", list_of(IDENTIFIER)),
+        "approvers": KeyFormat("The agents that may approve. [default: all with the permission]", one_or_more(NAME)),
+        "suggestion": KeyFormat("How to satisfy it; may contain ${expressions}.", TEXT),
+        "description": KeyFormat("Its purpose, for people.", TEXT),
     },
     {
         "anyOf": [
@@ -206,9 +206,9 @@ GUARDRAIL: Final = MapFormat(
 CODE_BOUNDARIES: Final = MapFormat(
     {},
     {
-        "never": KeyFormat("What must never be done.", TEXTS),
-        "ask_first": KeyFormat("What somebody must be asked about.", TEXTS),
-        "always": KeyFormat("What must always be done.", TEXTS),
+        "never": KeyFormat("Forbidden actions.", TEXTS),
+        "ask_first": KeyFormat("Actions to ask a person about first.", TEXTS),
+        "always": KeyFormat("Actions to do always.", TEXTS),
     },
 )
 CODE: Final = MapFormat(
@@ -218,48 +218,48 @@ CODE: Final = MapFormat(
         "boundaries": KeyFormat("The items of the sections called Boundaries.", CODE_BOUNDARIES.schema),
         "checks": KeyFormat("The open items of the sections called Checks.", TEXTS),
         "pitfalls": KeyFormat("The headings in the sections called Pitfalls.", TEXTS),
-        "unreadable": KeyFormat("Why what governs the paths cannot be read.", TEXT),
+        "unreadable": KeyFormat("Why the nodes of the paths cannot be read.", TEXT),
     },
 )
 PAST_OUTCOME: Final = MapFormat(
     {
-        "outcome": KeyFormat("How it ended.", word_of(Outcome)),
+        "outcome": KeyFormat("The outcome.", word_of(Outcome)),
         "ago": KeyFormat("How long ago, such as 90m, 24h or 7d.", TEXT),
     },
     {
-        "agent": KeyFormat("Whose it was; that of the action when absent.", TEXT),
-        "category": KeyFormat("Its category; that of the action when absent.", TEXT),
-        "project": KeyFormat("Its project; that of the action when absent.", TEXT),
+        "agent": KeyFormat("Its agent. [default: that of the action]", TEXT),
+        "category": KeyFormat("Its category. [default: that of the action]", TEXT),
+        "project": KeyFormat("Its project. [default: that of the action]", TEXT),
     },
 )
 TEST_ACTION: Final = MapFormat(
     {},
     {
-        "description": KeyFormat("The action in words; the command or the files if it is missing.", TEXT),
+        "description": KeyFormat("The action in words. [default: the command or the files]", TEXT),
         "command": KeyFormat("The command that is about to run.", TEXT),
         "shell": KeyFormat("The language of the command. [default: bash]", word_of(Shell)),
         "directory": KeyFormat("The absolute folder in which it runs.", TEXT),
         "reads": KeyFormat("The files that a tool reads.", TEXTS),
         "writes": KeyFormat("The files that a tool writes.", TEXTS),
         "category": KeyFormat("The kind of decision.", TEXT),
-        "stakes": KeyFormat("What is at risk; medium when absent.", word_of(Stakes)),
+        "stakes": KeyFormat("Stakes of the action. [default: medium]", word_of(Stakes)),
         "confidence": KeyFormat("How sure the agent is.", {"type": "number", "minimum": 0, "maximum": 1}),
         "context": KeyFormat("The inputs of the guardrails.", {"type": "object"}),
-        "code": KeyFormat("What the project says about the code.", CODE.schema),
-        "related_intents": KeyFormat("How long ago others announced the like, such as 10m.", TEXTS),
+        "code": KeyFormat("The rules of the project for the code.", CODE.schema),
+        "related_intents": KeyFormat("Ages of related intents of other agents, such as 10m.", TEXTS),
         "project": KeyFormat("The project that it is about.", TEXT),
         "agent": KeyFormat("The agent that acts.", TEXT),
-        "permissions": KeyFormat("What the agent may do.", list_of(word_of(Permission))),
+        "permissions": KeyFormat("The permissions of the agent.", list_of(word_of(Permission))),
         "now": KeyFormat("The instant of the check, such as 2026-03-01T12:00:00Z.", TEXT),
-        "announced_context": KeyFormat("The further text of an announcement.", text_of(MAX_ANNOUNCED_CONTEXT)),
-        "history": KeyFormat("The outcomes of the past.", list_of(PAST_OUTCOME.schema)),
+        "announced_context": KeyFormat("The context of the announcement.", text_of(MAX_ANNOUNCED_CONTEXT)),
+        "history": KeyFormat("Past outcomes.", list_of(PAST_OUTCOME.schema)),
     },
     {"anyOf": [{"required": [key]} for key in ("description", "command", "reads", "writes")]},
 )
 TEST: Final = MapFormat(
     {
-        "name": KeyFormat("What is tried.", TEXT),
-        "action": KeyFormat("The action to judge.", TEST_ACTION.schema),
+        "name": KeyFormat("The name of the test.", TEXT),
+        "action": KeyFormat("The action to check.", TEST_ACTION.schema),
         "expect": KeyFormat("Exactly the guardrails that fire, by id.", TEXTS),
     },
     {
@@ -271,16 +271,16 @@ TEST: Final = MapFormat(
 RULEBOOK: Final = MapFormat(
     {
         "apiVersion": KeyFormat("The version of this format.", {"enum": [API_VERSION]}),
-        "metadata": KeyFormat("What the rulebook is called, and whose it is.", METADATA.schema),
-        "guardrails": KeyFormat("The rules, in the order of answers.", list_of(GUARDRAIL.schema)),
+        "metadata": KeyFormat("Name, version and owner of the rulebook.", METADATA.schema),
+        "guardrails": KeyFormat("The guardrails, in the order of answers.", list_of(GUARDRAIL.schema)),
     },
     {
         "inputs": KeyFormat(
-            "What guardrails read from the context of actions, by name.",
+            "Values that guardrails read from the context of actions, by name.",
             map_of(INPUT_NAME_PATTERN, INPUT.schema, RESERVED_NAMES),
         ),
         "categories": KeyFormat(
-            "The categories of actions; one that resembles them is reported.", list_of(text_of(MAX_CATEGORY_CHARACTERS))
+            "The categories of actions; a misspelled one is reported.", list_of(text_of(MAX_CATEGORY_CHARACTERS))
         ),
         "parameters": KeyFormat(
             "Values that rulebooks which extend this one may set, by name.",
@@ -289,7 +289,7 @@ RULEBOOK: Final = MapFormat(
         "extends": KeyFormat(
             "Rulebooks whose guardrails come before these.", list_of({"anyOf": [TEXT, EXTENSION.schema]})
         ),
-        "tests": KeyFormat("Actions, and what the guardrails must make of them.", list_of(TEST.schema)),
+        "tests": KeyFormat("Actions with their expected results.", list_of(TEST.schema)),
     },
     {
         "anyOf": [

@@ -36,7 +36,7 @@ class RulebookTestResult:
 
 @dataclass(frozen=True, slots=True)
 class RuleCoverage:
-    """Whether any test fires a guardrail, and whether any is judged by it without firing it."""
+    """Whether any test fires a guardrail, and whether any test evaluates it without firing it."""
 
     rulebook: model.ParsedRulebook
     guardrail: model.Guardrail
@@ -109,7 +109,7 @@ def find_test_failures(test: model.RulebookTest, verdict: model.Verdict) -> Iter
     for name in sorted(errors.keys() - test.expect_errors):
         yield f"{name}: {errors[name].message}"
     for name in sorted(test.expect_errors - errors.keys()):
-        yield f"{name} was expected to be impossible to evaluate, but was evaluated"
+        yield f"{name} was expected to fail with an evaluation error, but was evaluated"
     if test.expect_approval is not None and test.expect_approval != verdict.approval_required:
         yield f"approval was {'' if verdict.approval_required else 'not '}required"
     if test.expect_allowed is not None and test.expect_allowed != verdict.allowed:

@@ -200,7 +200,7 @@ class RulesState:
 
 
 class RulesInForce:
-    """The rules by which a server judges, which are replaced as a whole. Thread-safe.
+    """The rules that a server evaluates, which are replaced as a whole. Thread-safe.
 
     An answer takes `state` or `current` once, so that all of it comes from one version.
     """
@@ -223,7 +223,7 @@ class RulesInForce:
         self._followers.append(follower)
 
     def replace(self, loaded: LoadedRules) -> None:
-        """Judge by these rules from now on. Raises what a follower raises, and then stays as it was."""
+        """Evaluate these rules from now on. Raises the error of a follower, and then changes nothing."""
         # First those that judge, who may have to read what the rules ask for: rules that are listed do judge.
         for follower in self._followers:
             follower(loaded)
@@ -231,7 +231,7 @@ class RulesInForce:
         self.replacements += 1
 
     def keep(self, failure: FailedLoad | None = None) -> None:
-        """Judge by the same rules, because those of the files cannot be loaded, or are the same."""
+        """Evaluate the same rules, because those of the files cannot be loaded, or are the same."""
         self.state = RulesState(self.current, failure)
         self.failures += failure is not None
 
@@ -254,7 +254,7 @@ def to_relative_problem(problem: RulebookProblem, path: Path) -> RulebookProblem
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAction:
-    """The verdict on an action, which is not recorded, and a page of what became of each guardrail."""
+    """The verdict on an action, which is not recorded, and a page of the outcomes of guardrails."""
 
     result: CheckResult
     guardrails: pagination.Page[tuple[ListedGuardrail, GuardrailExplanation]]

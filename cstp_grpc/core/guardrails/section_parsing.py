@@ -65,7 +65,7 @@ def read_expiry(fields: YamlFields) -> datetime | None:
 
 
 def read_instant(fields: YamlFields, key: str, hint: str = INSTANT_HINT) -> datetime | None:
-    """Return an instant with its offset from UTC, or None if absent."""
+    """Return an instant with its offset from UTC, or None without the key."""
     text = fields.optional_text(key)
     if text is None:
         return None

@@ -148,7 +148,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
 def write_result(
     message: guardrails_pb2.BatchCheckResult, result: CheckResult | CstpError, agent: str, check_id: str
 ) -> None:
-    """Set a result of a response to what became of one action of a batch."""
+    """Set a result of a response to the result of one action of a batch."""
     if isinstance(result, CstpError):
         message.error.reason = result.reason
         message.error.message = result.message

@@ -42,7 +42,7 @@ def split_template(text: str) -> tuple[list[str], list[str]]:
 def find_expression_end(rest: str) -> int:
     """Return the position of the brace that ends the expression at the beginning of a text.
 
-    Raises RuleExpressionError if there is none.
+    Raises RuleExpressionError if it is missing.
     """
     depth = 0
     for token in tokenize_expression(rest):
@@ -72,7 +72,7 @@ class CompiledTemplate:
     programs: Sequence[CelProgram]
 
     def render(self, bound: CelActivation, sizes: Mapping[str, ValueSize], explain: ExplainError) -> str:
-        """Return the text with values in the place of expressions, or with the reason why they have none."""
+        """Return the text with values in the place of expressions, or with the errors of their evaluation."""
         try:
             values = [program.evaluate_within(bound, sizes, MAX_TEXT_STEPS) for program in self.programs]
         except CelEvaluationError as error:

@@ -18,7 +18,7 @@ from cstp_grpc.core.guardrails.inputs import InputValueError, json_type_name, to
 from cstp_grpc.core.guardrails.rulebook_files import MAX_RULEBOOK_BYTES
 
 MAX_YAML_DEPTH = 40
-"""Maximum nesting of a file: MAX_CONTEXT_DEPTH, and room for what a test's context lies within."""
+"""Maximum nesting of a file: MAX_CONTEXT_DEPTH, and the levels around the context of a test."""
 
 # The core schema of YAML 1.2.2, section 10.3.2, without octal, hexadecimal, infinity and NaN. The counts bound the time
 # that int() and float() take.
@@ -143,7 +143,7 @@ class YamlFields:
                     self.report_problem(f"`{key}` is missing")
 
     def section(self, key: str, required: Collection[str], optional: Collection[str]) -> YamlFields | None:
-        """Return the fields of a map, or None if absent."""
+        """Return the fields of a map, or None without the key."""
         node = self._entries.get(key)
         if node is None:
             return None
@@ -226,7 +226,7 @@ class YamlFields:
         return []
 
     def texts_or_text(self, key: str) -> frozenset[str]:
-        """Return the strings of a list that is not empty, or a single string as such a list; empty if absent."""
+        """Return the strings of a list that is not empty, or a single string as such a list; empty without the key."""
         node = self._entries.get(key)
         if node is None:
             return frozenset()
@@ -263,12 +263,12 @@ class YamlFields:
         return found
 
     def plain(self, key: str) -> PlainValue:
-        """Return a value of any type without its lines, or None if absent."""
+        """Return a value of any type without its lines, or None without the key."""
         node = self._entries.get(key)
         return None if node is None else node.plain
 
     def entries(self, key: str, where: str | None = None) -> Mapping[str, YamlNode]:
-        """Return the entries of a map, empty if absent; problems name the map by `where`."""
+        """Return the entries of a map, empty without the key; problems name the map by `where`."""
         node = self._entries.get(key)
         return {} if node is None else mapping_entries(node, where or self.where, self._report)
 

@@ -375,7 +375,7 @@ def test_inputs_that_an_expression_would_multiply_beyond_a_bound_are_an_error(
     verdict = judge(when, LARGE, context)
 
     assert [v.code for v in verdict.violations] == [EVALUATION_ERROR]
-    assert "it may take more than 20000000 steps on what it reads" in verdict.violations[0].message
+    assert "it may take more than 20000000 steps on its inputs" in verdict.violations[0].message
     assert not verdict.allowed
 
 
@@ -484,7 +484,7 @@ def test_a_text_whose_expression_takes_too_long_is_written_without_its_value() -
     )
 
     assert few == "100 items"
-    assert many == "${…} items (it may take more than 400000 steps on what it reads)"
+    assert many == "${…} items (it may take more than 400000 steps on its inputs)"
 
 
 @pytest.mark.parametrize(

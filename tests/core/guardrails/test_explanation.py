@@ -167,7 +167,7 @@ def test_an_input_that_is_given_twice_is_invalid() -> None:
         ({"enforcement": "disabled"}, "it is disabled"),
         ({"expires": "2026-02-01"}, "it expired at 2026-02-02T00:00:00+00:00"),
         ({"match": {"stakes": ["high", "critical"]}}, "it is for the stakes critical or high, not medium"),
-        ({"match": {"category": "database"}}, "it is for the category database, and the action has none"),
+        ({"match": {"category": "database"}}, "it is for the category database, but the action has no category"),
         ({"match": {"agent": "ci"}}, "it is for the agent ci, not bob"),
         ({"match": {"project": "shop"}}, "it is for the project shop, not mail"),
         ({"scope": {"agents": ["ci"]}}, "it is for the agent ci, not bob"),

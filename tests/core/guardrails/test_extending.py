@@ -174,11 +174,11 @@ def test_tests_judge_by_what_is_extended_as_well(tmp_path: Path) -> None:
         (["../outside.yaml"], "../outside.yaml is outside of the folder of the rulebooks"),
         (["/etc/passwd.yaml"], "/etc/passwd.yaml is outside of the folder of the rulebooks"),
         (["link.yaml"], "link.yaml is outside of the folder of the rulebooks"),
-        (["base.txt"], "base.txt is no rulebook: its name must end in .yaml or .yml"),
-        ([".base.yaml"], ".base.yaml is no rulebook"),
+        (["base.txt"], "base.txt is not a rulebook: its name must end in .yaml or .yml"),
+        ([".base.yaml"], ".base.yaml is not a rulebook"),
         (["nothing"], "there is no packaged rulebook nothing"),
         (["shop.yaml"], "shop.yaml extends this rulebook itself"),
-        ([{"rulebook": "base.yaml", "with": {"maxRow": 1}}], "there is no maxRow, for which"),
+        ([{"rulebook": "base.yaml", "with": {"maxRow": 1}}], "maxRow is missing, but a rulebook"),
         ([{"rulebook": "base.yaml", "with": {"maxRows": "many"}}], "the value must be a number, but is a string"),
         ([{"rulebook": "base.yaml", "with": {"tables": [["a"]]}}], "must be a list of texts, numbers or bools"),
         ([{"rulebook": "base.yaml", "using": {}}], "unknown key `using`"),
@@ -211,7 +211,7 @@ def test_a_circle_is_refused_wherever_it_begins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "when", "reason"),
     [
-        ({"p": {"type": "number"}}, "true", "parameters.p: has no default and is given no value"),
+        ({"p": {"type": "number"}}, "true", "parameters.p: has no default, and no rulebook that extends this"),
         ({"p": {"type": "map", "default": {}}}, "true", "`type` must be one of bool, number, string"),
         ({"p": {"type": "number", "default": "x"}}, "true", "parameters.p: the value must be a number"),
         ({"p-q": {"type": "number", "default": 1}}, "true", "is not a name that an expression can read"),

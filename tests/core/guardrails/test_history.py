@@ -192,7 +192,7 @@ def test_what_cannot_be_read_blocks() -> None:
     evaluator = GuardrailEvaluator(rule_set([rule("r", BREAKER), rule("s", "false")]))
     for history, reason in (
         (UnreadHistory("the journal is away"), "cannot be read: the journal is away"),
-        (Action("x").history, "cannot be read: nobody has looked for it"),
+        (Action("x").history, "cannot be read: it was not looked up"),
         (CountedHistory({}), "is missing"),
     ):
         (violation,) = evaluator.evaluate(Action("deploy", category="deployment", history=history)).violations

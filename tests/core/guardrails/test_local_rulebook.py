@@ -100,7 +100,7 @@ def test_rules_that_expire_are_judged_as_of_now(tmp_path: Path) -> None:
 )
 def test_an_unnamed_agent_gets_past_no_rule_for_some_agents(more: Mapping[str, Any], tmp_path: Path) -> None:
     rulebook = load(tmp_path, [{**rule("only-ci", "true"), **more}])
-    with pytest.raises(InvalidArgument, match=r"action\.agent: is missing; it decides only-ci"):
+    with pytest.raises(InvalidArgument, match=r"action\.agent: is missing; these depend on it: only-ci"):
         rulebook.check(Action("do it"))
     assert not rulebook.check(Action("do it", agent="ci")).allowed
     assert rulebook.check(Action("do it", agent="alice")).allowed
@@ -108,7 +108,7 @@ def test_an_unnamed_agent_gets_past_no_rule_for_some_agents(more: Mapping[str, A
 
 def test_permissions_that_are_not_named_get_past_no_rule_that_reads_them(tmp_path: Path) -> None:
     rulebook = load(tmp_path, [rule("no-announcers", '"announce" in agent.permissions')])
-    with pytest.raises(InvalidArgument, match=r"action\.permissions: are missing; they decide no-announcers"):
+    with pytest.raises(InvalidArgument, match=r"action\.permissions: are missing; these depend on them: no-announcers"):
         rulebook.check(Action("do it", agent="ci"))
     assert rulebook.check(Action("do it", permissions=frozenset({"check"}))).allowed
 

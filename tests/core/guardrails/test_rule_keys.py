@@ -221,7 +221,7 @@ def test_answers_keep_the_order_of_the_rulebook() -> None:
         ({"approvers": ["bob"]}, "`approvers` are for the severity approve"),
         ({"severity": "approve", "approvers": []}, "`approvers` is an empty list"),
         ({"severity": "approve", "approvers": [1]}, "`approvers` must be a string or a list of strings"),
-        ({"when": None}, "`when` is missing; it may be left out beside `match`"),
+        ({"when": None}, "`when` is missing; it is optional only with `match`"),
     ],
 )
 def test_a_key_that_cannot_be_meant_is_refused(tmp_path: Path, changes: Mapping[str, Any], reason: str) -> None:

@@ -90,7 +90,7 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
             "!context.codeReveiw",
             "context.codeReveiwCompleted is not declared in inputs; did you",
         ),
-        ("expect: [no-", "expect: [on-", "`expect` names on-production-without-review, which is no guardrail"),
+        ("expect: [no-", "expect: [on-", "`expect` names on-production-without-review, but this rulebook has no such"),
         ("stakes: high", "stakes: huge", "unreviewed production change: `stakes` must be one of low, medium"),
         ("confidence: 0.9", "confidence: 9", "`confidence` must be from 0 to 1"),
         ("description: deploy, ", "", "unreviewed production change: `description` is missing"),

@@ -46,7 +46,7 @@ def test_a_test_passes_where_exactly_the_expected_guardrails_fire(tmp_path: Path
         (case({}, ["no"]), ["no: Cannot be evaluated: context.bad is missing and has no default"]),
         (
             case({"bad": True}, ["no"], expect_errors=["no"]),
-            ["no was expected to be impossible to evaluate, but was evaluated"],
+            ["no was expected to fail with an evaluation error, but was evaluated"],
         ),
     ],
 )

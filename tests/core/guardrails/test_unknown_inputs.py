@@ -142,7 +142,7 @@ def test_undeclared_keys_are_met_as_configured(reaction: str, allowed: bool, war
 
     assert (verdict.allowed, len(verdict.warnings)) == (allowed, warned)
     assert [each.message for each in (*verdict.violations, *verdict.warnings) if each.code == UNDECLARED_INPUT] == (
-        [] if reaction == "allow" else ["No guardrail knows afectsProduction (did you mean affectsProduction?), b"]
+        [] if reaction == "allow" else ["No guardrail declares afectsProduction (did you mean affectsProduction?), b"]
     )
     assert judged({"rolloutPercent": 1}, policy).allowed
 
@@ -213,7 +213,7 @@ def test_names_that_differ_in_their_spelling_only_are_refused() -> None:
 
     parsed = parse_rulebook("book.yaml", content([rule("r", "true")], inputs).encode())
     [problem] = find_input_clashes([Path("book.yaml")], [parsed])
-    assert "inputs.foo_bar: cannot be told from fooBar in book.yaml" in str(problem)
+    assert "inputs.foo_bar: is the same name as fooBar in book.yaml" in str(problem)
 
 
 @pytest.mark.parametrize("identifier", ["unknown-action", "undeclared-input"])
