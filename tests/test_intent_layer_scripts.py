@@ -261,7 +261,7 @@ class TestHook:
         (repository.root / "notes.txt").unlink()
         result = self.committed(repository)
         assert result.returncode == 0, result.stderr
-        assert "1 node judged, nothing found." in result.stdout + result.stderr
+        assert "1 node checked, nothing found." in result.stdout + result.stderr
         assert "dead-downlink" not in result.stdout + result.stderr
         (repository.root / "AGENTS.md").write_text(ROOT + "\nMore.\n")
         assert self.committed(repository).returncode == 1
@@ -269,7 +269,7 @@ class TestHook:
     def test_a_commit_that_can_break_no_node_has_none_judged(self, repository: Repository) -> None:
         write_tree(repository.root, {"src/api/handlers.ts": "export {}\n", "src/other.ts": ""})
         result = self.committed(repository)
-        assert (result.returncode, result.stdout + result.stderr) == (0, "0 nodes judged, nothing found.\n")
+        assert (result.returncode, result.stdout + result.stderr) == (0, "0 nodes checked, nothing found.\n")
 
     def test_a_branch_without_commits_is_judged_whole(self, repository: Repository) -> None:
         repository.git("checkout", "--quiet", "--orphan", "fresh")
@@ -330,4 +330,4 @@ class TestHook:
     def test_outside_a_work_tree_it_is_told(self, elsewhere: Path) -> None:
         result = run("pre-commit", cwd=elsewhere)
         assert result.returncode == 1
-        assert "git cannot tell what is staged" in result.stderr
+        assert "git cannot list the staged files" in result.stderr

@@ -106,7 +106,7 @@ REQUEST_ROWS: Rows = {
     "rules": "{rule_set_version}",
     "digest": "{digest}",
 }
-"""What is known of a request, by label."""
+"""The details of a request, by label."""
 SUBJECT_ROWS: Rows = {
     "command": "{command}",
     "runs in": "{directory}",
@@ -120,7 +120,7 @@ SUBJECT_ROWS: Rows = {
     "further text": "{announced_context}",
     "context": context_text,
 }
-"""What the agent stated of its action, by label."""
+"""The action as the agent stated it, by label."""
 
 
 def guardrail_rows(approval: approvals_pb2.Approval) -> Iterator[tuple[str, Text]]:
@@ -134,7 +134,7 @@ def guardrail_rows(approval: approvals_pb2.Approval) -> Iterator[tuple[str, Text
 
 
 def print_decision(console: Console, approval: approvals_pb2.Approval) -> None:
-    """Print what was decided, and what happens next."""
+    """Print the decision on a request, and the next step."""
     status = enum_word(types_pb2.ApprovalStatus, approval.status)
     name, agent = to_printable(approval.id), to_printable(approval.agent)
     if approval.status == types_pb2.APPROVAL_STATUS_PENDING:

@@ -173,7 +173,7 @@ def csv_line(fields: Sequence[str]) -> str:
 
 @click.command(name="evidence")
 @click.option(
-    "--decision", "decision_id", metavar="ID", help="About this decision, what led to it and what came of it."
+    "--decision", "decision_id", metavar="ID", help="Only entries about this decision, its causes and its outcome."
 )
 @after_option
 @before_option
@@ -194,8 +194,8 @@ def evidence_command(
     """Print evidence for a decision or a period. It is a JSON document with the proof that nothing is missing or
     changed.
 
-    It has the entries, by which rules in which version what was answered, what became of it, the outcome of verifying
-    the whole trail now, and for each entry the way to a signed checkpoint, which `cstp audit verify-evidence` follows.
+    It contains the entries, the rules and their version behind each answer, the outcomes of decisions, the result of
+    verifying the whole trail now, and a proof for each entry up to a signed checkpoint (`cstp audit verify-evidence`).
     The exit code is 3 if the trail is not whole, and 4 if nothing proves it yet.
 
     \b
@@ -244,7 +244,7 @@ def collect_evidence(database: Database, scope: EvidenceScope) -> dict[str, Any]
 
 
 def read_decisions(database: Database, ids: Sequence[str]) -> list[Any]:
-    """Return what became of decisions: their state, outcome and reviews; those that were deleted are left out."""
+    """Return the state, outcome and reviews of decisions, without deleted ones."""
     from cstp_grpc.core.decisions.read_policy import ReadPolicy
     from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
     from cstp_grpc.core.decisions.sql_store import SqlDecisionStore

@@ -29,9 +29,9 @@ def backup_command(out: Output, folder: Path) -> None:
     """Back up the journal while servers run. FOLDER must be new; everything that belongs to the journal goes into
     it.
 
-    The backup is one state of the journal, whoever writes meanwhile, and is checked before FOLDER gets its name. It has
-    the contents of decisions and credentials of agents: keep it as safe as the journal itself. The configuration,
-    rulebooks, and the projects of the Intent Layer are files of yours, and are not in it.
+    The backup is a consistent state of the journal, even if others write meanwhile, and is checked before FOLDER gets
+    its name. It contains decisions and credentials of agents: protect it like the journal itself. It does not contain
+    your files: the configuration, the rulebooks and the projects of the Intent Layer.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def showing_progress(out: Output) -> Iterator[ProgressStart]:
 
 
 def print_manifest(out: Output, folder: Path, manifest: BackupManifest, what_was_done: str) -> None:
-    """Print what a backup contains."""
+    """Print the contents of a backup."""
     if out.json_wanted:
         out.document(
             {

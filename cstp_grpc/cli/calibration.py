@@ -18,7 +18,7 @@ else:
     calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
 
 GROUPINGS: Final = ("agent", "category", "stakes", "month")
-"""What the contract groups by."""
+"""The groupings of the contract."""
 
 all_agents_option = click.option(
     "--all-agents", is_flag=True, help="Decisions of every agent that you may read. [default: yours]"
@@ -54,7 +54,7 @@ def calibration_command(
 @click.command()
 @review_filter_options
 @all_agents_option
-@click.option("--limit", type=LIMIT, default=20, show_default=True, help="How many factors, and groups, at the most.")
+@click.option("--limit", type=LIMIT, default=20, show_default=True, help="Maximum number of factors, and of groups.")
 @svg_option
 @with_client
 def patterns_command(client: CstpClient, out: Output, svg_file: Path | None, **fields: Any) -> None:

@@ -120,7 +120,7 @@ def figures_table(item: pb2.Calibration) -> TextTable:
     table.add_row("  uncertainty", f"+{item.uncertainty:.3f}", "outcomes vary")
     table.add_row("  spread", f"{item.spread:+.3f}", "confidences differ within buckets")
     error = f"{item.expected_calibration_error:.3f}"
-    table.add_row("calibration error", error, "how far confidences are from what came true, on average")
+    table.add_row("calibration error", error, "mean distance between confidences and success rates")
     if item.HasField("p_value"):
         table.add_row("p-value", p_value_text(item.p_value), "of such differences if every confidence were right")
     return table
@@ -169,12 +169,12 @@ def group_figures(item: pb2.CalibrationGroup) -> Iterator[str]:
 
 
 def print_patterns(console: Console, answer: pb2.GetPatternsResponse) -> None:
-    """Print what failures have in common."""
+    """Print the factors that failures have in common."""
     compared = count_decisions(answer.count, truncated=answer.truncated)
     console.print(Text(f"{compared} with an outcome; {answer.failures} failed", style="bold"))
     if answer.too_few:
         console.print(
-            f"Too few to say what goes with failure: that needs {answer.minimum} decisions, of which"
+            f"Too few to find factors of failure: that needs {answer.minimum} decisions, of which"
             f" {answer.minimum_failures} failed and {answer.minimum_failures} did not."
         )
     elif not answer.factors:

@@ -275,7 +275,7 @@ class CommandState:
 
 @contextmanager
 def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
-    """Exit with code 1 after a known error, and print what to do next."""
+    """Exit with code 1 after a known error, and print the next step."""
     try:
         yield
     except CstpError as error:
@@ -307,7 +307,7 @@ def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
 
 @contextmanager
 def startup_errors_as_failures() -> Iterator[None]:
-    """Turn errors at startup into failures of the command, whose messages say what to do."""
+    """Turn errors at startup into failures of the command, whose messages name a fix."""
     try:
         yield
     # The reader of standard output was closed, such as `head`: click ends the command quietly.

@@ -9,7 +9,7 @@ import click
 SHELLS: Final = ("bash", "zsh", "fish")
 PROGRAM: Final = "cstp"
 VARIABLE: Final = "_CSTP_COMPLETE"
-"""What the script sets when it asks for completions; click derives it from the name of the program."""
+"""The variable that asks for completions; click derives its name from the name of the program."""
 
 
 @click.command()

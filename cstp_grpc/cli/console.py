@@ -93,7 +93,7 @@ def break_offsets(line: str, width: int) -> Iterator[int]:
 
 
 UNBOUNDED: Final = 1_000_000
-"""Columns of what is not printed on a terminal: more than any line has."""
+"""Columns of output that is not for a terminal: more than any line has."""
 
 
 class WholeWordConsole(Console):

@@ -32,11 +32,11 @@ def parse_severity(text: str) -> tuple[NodeRule, RuleSeverity]:
 
 @click.group(cls=ProjectCommandGroup)
 def context_group() -> None:
-    """Read and check AGENTS.md files. They say what governs a path; CLAUDE.md files count, too.
+    """Read and check AGENTS.md files. They contain the rules for a path; CLAUDE.md files count, too.
 
     These commands work on a project's folder and need no server. The project is the git work tree around the current
-    folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
-    that folder, and paths are meant from there.
+    folder, or the current folder outside git; paths are relative to the current folder. With --project it is that
+    folder, and paths are relative to it.
     """
 
 
@@ -52,7 +52,7 @@ def context_group() -> None:
 @click.option(
     "--with-pending",
     is_flag=True,
-    help="Take in what was reported about it, and about what is in it, and not reviewed yet.",
+    help="Add the learnings about it and its contents that are not reviewed yet.",
 )
 @click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Leave out what matters least.")
 @with_output
@@ -66,7 +66,7 @@ def resolve_command(
     with_pending: bool,
     max_tokens: int | None,
 ) -> None:
-    """Print what governs a path, as Markdown. PATH is a file or folder that need not exist yet.
+    """Print the rules for a path, as Markdown. PATH is a file or folder that need not exist yet.
 
     Exit code 0 is success, 2 that no node covers PATH, 1 an error.
 
@@ -131,8 +131,8 @@ def list_command(out: Output, project: ProjectFolder) -> None:
 @context_group.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
-@click.option("--without-history", is_flag=True, help="Do not ask git which nodes are older than what they cover.")
-@click.option("--staged", is_flag=True, help="Judge what the next commit will hold, and what it breaks.")
+@click.option("--without-history", is_flag=True, help="Do not ask git which nodes are older than their code.")
+@click.option("--staged", is_flag=True, help="Check the contents of the next commit, and what it breaks.")
 @click.option(
     "--rule",
     "severities",
@@ -169,7 +169,7 @@ def validate_command(
     from cstp_grpc.cli.node_validation import finding_line, summary_line, validate_project, validate_staged
 
     if staged and paths:
-        raise click.UsageError("--staged judges what is staged; leave the paths out.")
+        raise click.UsageError("--staged checks the staged files; leave the paths out.")
     by_rule = dict(severities)
     if staged:
         judged = validate_staged(project.root, by_rule)
@@ -215,11 +215,11 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
 
 @context_group.command()
 @click.argument("path", default=ROOT)
-@click.option("--dry-run", is_flag=True, help="Print what would be written.")
+@click.option("--dry-run", is_flag=True, help="Print the node without writing it.")
 @with_output
 @with_project
 def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) -> None:
-    """Start a node for a folder. Writes what can be seen at PATH. [default: the current folder]
+    """Start a node for a folder. Describes the files at PATH. [default: the current folder]
 
     A node that exists stays as it is, and the command fails.
 

@@ -405,7 +405,7 @@ def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry])
 
 
 def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
-    """Return the number of what an entry counts, of calls with their time range, or empty for a single call."""
+    """Return the count of an entry that counts others or calls (with their time range); empty for a single call."""
     if not item.HasField("count"):
         return ""
     if not item.HasField("first_at"):

@@ -105,7 +105,7 @@ def with_loopback_push(settings: Settings) -> Settings:
 
 
 def with_local_agents(settings: Settings, name: str) -> Settings:
-    """Return the settings with an agent for each local pillar that has none.
+    """Return the settings with an agent for each local pillar that lacks one.
 
     A pillar has one if it names one, or if an agent with a token has the name of its liaison agent.
     """

@@ -1,4 +1,4 @@
-"""The `cstp doctor` command: what is wrong with what a server needs, and what to do."""
+"""The `cstp doctor` command: faults of an installation and their fixes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error"
 @config_option
 @with_output
 def doctor_command(out: Output, thorough: bool, seconds: float) -> None:
-    """Check an installation and say what to fix.
+    """Check an installation and suggest fixes.
 
     Looks at the configuration, the rule set, the disk, the database, the clock, the index, the certificates, the
     embedder, the issuers of JWTs, Redis and the peers. Nothing is changed, and servers may run. Exit code 0 means that

@@ -34,8 +34,8 @@ def erase_command(
     With --subject, erase what is kept about a user of chat sessions of your tenant: the sessions with all that belongs
     to them, and the contents of their entries in the audit trail; how much there is is said before you are asked.
 
-    It cannot be undone. Needs the permission admin. Revoke the tokens of the agent first, or it leaves more. Backups
-    that were made before still have what is erased.
+    It cannot be undone. Needs the permission admin. Revoke the tokens of the agent first, or it adds more data.
+    Earlier backups still contain the erased data.
 
     \b
     Examples:

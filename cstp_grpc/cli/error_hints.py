@@ -1,4 +1,4 @@
-"""What to do next after an error."""
+"""Hints on the next step after an error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAME_MISMATCH_SIGNS = ("hostname verification", "hostname mismatch", "ip address
 UNTRUSTED_SIGNS = ("certificate_verify_failed",)
 NO_TLS_SIGNS = ("wrong_version_number",)
 CONNECTION_LOST_SIGNS = ("socket closed", "connection reset", "without response")
-"""How gRPC and Python say what is wrong with a connection: the certificate's name, its authority, that the server
-speaks no TLS, that it broke a plain connection off."""
+"""Signs in messages of gRPC and Python that a connection failed: by the certificate's name, by its authority, because
+the server speaks no TLS, because it broke off a plain connection."""
 
 UNNAMED_ACTOR = frozenset({"action.agent", "action.permissions"})
 """The fields that only a check by rules alone has: a server knows them by the token."""

@@ -110,7 +110,7 @@ def configured_server(settings: Settings, ca_file: Path | None, client_certifica
 
 
 def find_certified_name(certificate: Path) -> str | None:
-    """Return a name or address for which a server's certificate is valid; None if it has none. Raises ConfigError."""
+    """Return a name or address for which a server's certificate is valid, or None. Raises ConfigError."""
     # Imported here: only servers with TLS need it.
     from cryptography import x509
 

@@ -56,7 +56,7 @@ def hook_options(command: Command) -> Command:
     """Add the options that say how events are answered."""
     return stack_options(
         click.option("--project", metavar="NAME", help="The project, as the server has it. [default: its only one]"),
-        choice_option("--on-failure", FailurePolicy, "What to do if a tool call cannot be evaluated."),
+        choice_option("--on-failure", FailurePolicy, "Answer to a tool call that cannot be evaluated."),
         choice_option(
             "--approvals", ApprovalPolicy, "Who approves: the user of the agent, or (deny) people on the server only."
         ),
@@ -114,7 +114,7 @@ def hook_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Answer a hook of a coding agent. It checks a tool call, adds what governs a file, and files what was learned.
+    """Answer a hook of a coding agent. It checks tool calls, adds the rules for files, and files learnings.
 
     It reads the event from standard input and writes the answer to standard output, as HOST has them. `cstp install`
     puts it into the settings of HOST.
@@ -153,7 +153,7 @@ def hook_command(
 
 
 def print_resident_answer(agent: HookHost, payload: bytes) -> bool:
-    """Print what the resident process answers to a payload, and return whether there is one."""
+    """Print the answer of the resident process to a payload; False if there is no answer."""
     from cstp_grpc.cli.resident_process import ask_resident, resident_socket
 
     given = click.get_current_context().meta[GIVEN_ARGUMENTS]
@@ -220,7 +220,7 @@ def read_standard_input() -> bytes:
 
 
 def read_hook_event(agent: HookHost, data: bytes) -> HookEvent:
-    """Return the event in what was on standard input. Raises ValueError."""
+    """Return the event read from standard input. Raises ValueError."""
     if len(data) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"the event has more than {MAX_PAYLOAD_BYTES} bytes")
     try:

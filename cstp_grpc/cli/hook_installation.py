@@ -119,7 +119,7 @@ def describe_server_rules(choice: ServerChoice) -> str:
             return describe_rules_of(ChosenServer(choice, RULES_SECONDS, current_state(), opened))
     except (ServerCallFailed, CstpError, ConfigError, KeyError, click.ClickException) as error:
         why = error.message if isinstance(error, click.ClickException) else str(error)
-        return f"Rules: unknown, and no tool call is judged until the server answers: {why}"
+        return f"Rules: unknown, and no tool call is checked until the server answers: {why}"
 
 
 @click.command()

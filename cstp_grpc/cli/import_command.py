@@ -54,7 +54,7 @@ else:
 def choose_importer(settings: Settings, wanted: str | None) -> str:
     """Return the agent that imports: the given one, the only one that may record, or the developer.
 
-    Raises click.UsageError if there is none or several.
+    Raises click.UsageError unless it is unambiguous.
     """
     recorders = sorted({token.name for token in settings.auth.tokens if Permission.RECORD in token.permissions})
     known = {token.name for token in settings.auth.tokens}
@@ -77,11 +77,11 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
 
 
 READ_ACTION = "read"
-"""What a dry run does with a record."""
+"""The action of a dry run on a record."""
 DELETED_ACTION = "deleted before"
-"""What is said of a record whose decision was deleted, and which was not imported."""
+"""The action on a record that is not imported because its decision was deleted."""
 PRESENT_ACTION = "already in this journal"
-"""What is said of an exported decision that the journal has."""
+"""The action on an exported decision that the journal has."""
 ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", DELETED_ACTION, PRESENT_ACTION)
 OPTIONAL_ACTIONS = (READ_ACTION, DELETED_ACTION, PRESENT_ACTION)
 """The actions that a summary names only if they happened."""
@@ -161,7 +161,7 @@ class ImportReport:
                 console.print(f"             {to_printable(remark)}", soft_wrap=True)
         console.print(self._summary(actions.values()), soft_wrap=True)
         if count := sum(map(len, remarks.values())) if not verbose else 0:
-            console.print(f"There are {count} remarks on what was read; --verbose shows them.", soft_wrap=True)
+            console.print(f"There are {count} remarks on the records; --verbose shows them.", soft_wrap=True)
 
     def _dates(self) -> dict[Path, Counter[str]]:
         found: dict[Path, Counter[str]] = defaultdict(Counter)
@@ -249,9 +249,9 @@ def import_command(
     """Import decision records from files. PATHS are files and folders.
 
     It reads decision records, post-mortems and design documents in Markdown, and decisions in YAML and JSON Lines.
-    Importing again changes only what has changed, nothing that was deleted, and goes on with what was interrupted.
-    Without --agent the decisions go to this machine's server, or straight into its store where none runs. Exit code 1
-    means that something was skipped for an error.
+    Importing again updates only changed records, skips deleted decisions, and resumes an interrupted import. Without
+    --agent the decisions go to this machine's server, or straight into its store if no server runs. Exit code 1 means
+    that a record was skipped because of an error.
 
     \b
     Examples:

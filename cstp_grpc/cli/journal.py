@@ -110,10 +110,10 @@ REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "t
 
 @click.command()
 @decision_argument
-@click.option("--title", help="What was decided.")
+@click.option("--title", help="The decision.")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @click.option("--category", help="The kind of decision, for instance architecture.")
-@click.option("--stakes", type=enum_choice(Stakes), help="What was at risk.")
+@click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the decision.")
 @click.option("--confidence", type=CONFIDENCE, help="How sure you were, 0 to 1.")
 @click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands.")
 @instant_option("--date", "When it was decided.")
@@ -143,7 +143,7 @@ def update_command(
     given = {name: value for name, value in values.items() if value not in (None, (), [])}
     cleared = [name.replace("-", "_") for name in removed]
     if not given and not cleared:
-        raise click.UsageError("nothing to change: say what, such as --title or --remove category.")
+        raise click.UsageError("nothing to change: give an option such as --title or --remove category.")
     mask = [*given, *cleared]
     answer = call_rpc(client, "update_decision", id=decision_id, **given, update_mask=mask, expected_revision=revision)
     print_decision_of(answer, out)
@@ -257,7 +257,7 @@ def unshare_command(console: Console, answer: journal_pb2.UnshareDecisionRespons
 
 @click.command()
 @decision_argument
-@link_options("A decision that it replaces.", "A decision that it builds on.", "A decision worth reading beside it.")
+@link_options("A decision that it replaces.", "A decision that it builds on.", "A related decision.")
 @click.option("--remove", is_flag=True, help="Remove these links instead.")
 @with_client
 def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool, **links: tuple[str, ...]) -> None:
@@ -278,7 +278,7 @@ def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool
 @decision_argument
 @click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="How many links to follow.")
 @click.option(
-    "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="How many decisions at the most."
+    "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number of decisions."
 )
 @choice_option("--format", ["text", "mermaid", "svg"], "How it is printed; `--json` prints it as data.", "form")
 @with_client
@@ -304,9 +304,7 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
     show_default=True,
     help="From which similarity on two are duplicates.",
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many groups at the most."
-)
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number of groups.")
 @calls_rpc("find_duplicate_decisions")
 def duplicates_command(console: Console, answer: journal_pb2.FindDuplicateDecisionsResponse) -> None:
     """Find near-duplicates among your decisions.

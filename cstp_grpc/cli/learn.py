@@ -55,19 +55,19 @@ def learn_group() -> None:
     """Report and review learnings.
 
     These commands work on a project's folder and need no server. The project is the git work tree around the current
-    folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
-    that folder, and paths are meant from there.
+    folder, or the current folder outside git; paths are relative to the current folder. With --project it is that
+    folder, and paths are relative to it.
     """
 
 
 @learn_group.command()
 @click.option("--path", "paths", multiple=True, required=True, help="A file or folder that it is about; repeatable.")
-@click.option("--type", "type_", type=enum_choice(LearningType), required=True, help="What kind of thing it is.")
+@click.option("--type", "type_", type=enum_choice(LearningType), required=True, help="The kind of learning.")
 @click.option("--title", required=True, help="In one line.")
 @click.option("--detail", required=True, help="In full; - reads it from standard input.")
-@click.option("--evidence", help="What shows it: output, a commit, a link.")
+@click.option("--evidence", help="The evidence: output, a commit, a link.")
 @click.option("--agent-id", default=UNKNOWN_AGENT, metavar="NAME", help="Who learned it.")
-@click.option("--operation", help="What was being done, in one line.")
+@click.option("--operation", help="The task during which it was learned, in one line.")
 @with_output
 @with_project
 def report_command(
@@ -168,7 +168,7 @@ def list_command(
     metavar="N",
     help="Overlap of words that makes a likely duplicate, 0 to 1 or in percent. [default: 0.6]",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would happen.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
 @click.option("--check-only", is_flag=True, help="Only look for likely duplicates.")
 @with_output
 @with_project
@@ -186,10 +186,10 @@ def review_command(
 ) -> None:
     """Accept, reject or defer a learning. It is named by its id or by the file of its report.
 
-    On a terminal and without a verdict it shows what is pending, one by one, with the change that accepting would make,
-    and asks; what likely says the same is shown together. Several may be reviewed at once: each is, whatever comes of
-    the others, and of those that likely say the same only the first is accepted. Exit code 0 is success, 2 that a node
-    or another learning says likely the same and --force was not given, 1 an error.
+    On a terminal and without a verdict it shows the pending learnings one by one, with the change that accepting would
+    make, and asks; likely duplicates are shown together. You may review several at once: a failure of one does not stop
+    the others, and of likely duplicates only the first is accepted. Exit code 0 is success, 2 that a node or another
+    learning is likely a duplicate and --force was not given, 1 an error.
 
     \b
     Examples:
@@ -253,7 +253,7 @@ def check_review_options(
         raise click.UsageError("--all reviews all that is pending; leave the IDs out.")
     if verdict and not ids and not flags["everything"]:
         raise click.UsageError(
-            f"Say what to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
+            f"Name the learning to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
         )
     if (flags["edit"] or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
         raise click.UsageError("--title, --detail and --edit change what is merged; give --accept too.")

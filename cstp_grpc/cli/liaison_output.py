@@ -30,9 +30,9 @@ from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.modules.liaison.model import HISTORY_MEMBER
 
 DELIVERY_STYLES = {"delivered": "green", "failed": "red"}
-"""The styles of what became of a delivery."""
+"""The styles of the outcome of a delivery."""
 SHOWN_EVENT_FIELDS = ("routing_reason", "reason", "claimant", "role", "members", "task_id")
-"""What a line about an event tells of its data."""
+"""The fields of an event that its line shows."""
 
 
 def print_opened_session(console: Console, answer: pb2.OpenSessionResponse) -> None:

@@ -1,4 +1,4 @@
-"""Judge an action by rulebooks in this process, for `cstp check --rules`."""
+"""Check an action against rulebooks in this process, for `cstp check --rules`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RulesChoice:
-    """By which rules to judge without a server and a journal, and what the agent who acts may do."""
+    """The rules of a check without a server, and the permissions of the acting agent."""
 
     path: Path
     permissions: frozenset[str]
 
 
 def rules_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for judging by rules alone, passed to the command as `rules`, which is None without --rules."""
+    """Add the options for a check against rules alone, passed to the command as `rules`: None without --rules."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, rules: Path | None, permissions: tuple[str, ...], **kwargs: Any) -> None:
         if rules is None and permissions:
-            raise click.UsageError("--permission is for --rules: elsewhere it is known what the agent may do.")
+            raise click.UsageError("--permission is for --rules; a server knows the permissions of the agent.")
         command(*args, rules=None if rules is None else RulesChoice(rules, frozenset(permissions)), **kwargs)
 
     return stack_options(
         click.option(
-            "--rules", type=RULES_PATH, help="Judge by this rulebook or folder alone: without a server and a record."
+            "--rules", type=RULES_PATH, help="Check against this rulebook or folder alone; no server, no record."
         ),
         click.option(
             "--permission",

@@ -1,7 +1,7 @@
 """The `cstp` command, composed of its subcommands.
 
-Nothing but click is imported before a subcommand is chosen: listing them, which help and shell completion do, must not
-wait for what they need.
+Nothing but click is imported before a subcommand is chosen: help and shell completion list them, and must not wait
+for their imports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "check": ("protocol", "Check an action against the guardrails."),
         "query": ("protocol", "Search past decisions by meaning."),
         "pre-action": ("protocol", "Announce an intent; record it if allowed."),
-        "session-context": ("protocol", "Print what a new session should know."),
+        "session-context": ("protocol", "Print the context of a new session."),
         "intent": ("protocol", "Close and watch announced intents."),
     },
     "Decisions": {
@@ -72,7 +72,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "bridge": ("serve", "Run the HTTP bridge alone."),
         "demo": ("demo", "Show a session over both transports."),
         "health": ("health", "Ask a server for its health."),
-        "doctor": ("doctor", "Check an installation and say what to fix."),
+        "doctor": ("doctor", "Check an installation and suggest fixes."),
         "config": ("config", "Check and document the configuration."),
         "token": ("tokens", "Create, list, rotate and revoke tokens."),
     },
@@ -90,7 +90,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "version": ("protocol", "Show the version."),
     },
 }
-"""The subcommands as the help lists them: the module beside this one, and the first sentence of the help.
+"""The subcommands as the help lists them: the module in this package, and the first sentence of the help.
 
 A test compares the sentences.
 """

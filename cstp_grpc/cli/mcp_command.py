@@ -38,14 +38,14 @@ DEFAULT_PORT: Final = 8150
     "allowed_hosts",
     metavar="HOST[:PORT]",
     multiple=True,
-    help="A name by which others call this server, beside those of this machine; `NAME:*` for any port.",
+    help="A further name of this server, in addition to its local ones; `NAME:*` for any port.",
 )
 @click.option(
     "--allow-origin",
     "allowed_origins",
     metavar="ORIGIN",
     multiple=True,
-    help="An origin whose pages may call this server, beside those of this machine.",
+    help="A further origin whose pages may call this server, in addition to local ones.",
 )
 @click.option(
     "--public-url", metavar="URL", help="The URL by which hosts call it, with /mcp; for --authorization-server."
@@ -57,7 +57,7 @@ DEFAULT_PORT: Final = 8150
     multiple=True,
     help="An issuer of auth.jwt, where hosts get tokens; they find it by themselves (RFC 9728).",
 )
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine, too, where tokens travel unencrypted.")
+@click.option("--insecure", is_flag=True, help="Listen beyond loopback without TLS; tokens travel unencrypted.")
 @server_options
 @config_option
 def mcp_command(

@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True)
-@click.option("--name", metavar="NAME", help="What the server is called; rules then know its tools as mcp__NAME__TOOL.")
+@click.option("--name", metavar="NAME", help="Name of the server; rules see its tools as mcp__NAME__TOOL.")
 @click.option("--project", metavar="NAME", help="The project, as the server has it; paths are only announced with it.")
-@choice_option("--on-failure", ["deny", "allow"], "What becomes of a call if the server cannot be asked.")
+@choice_option("--on-failure", ["deny", "allow"], "Answer to a call if the CSTP server cannot be asked.")
 @choice_option(
     "--approvals",
     ["deny", "ask"],
-    "Who approves: people on the server only, or (ask) whoever sits before the host, if it can show forms.",
+    "Who approves: people on the server only, or (ask) the user of the host, if it can show forms.",
 )
 @click.option(
     "--tools",

@@ -67,8 +67,8 @@ def summary_line(judged: ValidationReport) -> str:
     warnings = len(judged.findings) - errors
     nodes = count_noun(judged.nodes, "node")
     if not judged.findings:
-        return f"{nodes} judged, nothing found."
-    return f"{nodes} judged: {count_noun(errors, 'error')}, {count_noun(warnings, 'warning')}."
+        return f"{nodes} checked, nothing found."
+    return f"{nodes} checked: {count_noun(errors, 'error')}, {count_noun(warnings, 'warning')}."
 
 
 def missing_node_hint(placement: FactPlacement) -> str:
@@ -238,7 +238,7 @@ def _git_output(*arguments: str, feed: bytes = b"") -> bytes:
     answer = _run_git(*arguments, feed=feed)
     if answer.returncode:
         reason = answer.stderr.decode(errors="replace").strip()
-        raise click.ClickException(f"git cannot tell what is staged: {reason}")
+        raise click.ClickException(f"git cannot list the staged files: {reason}")
     return answer.stdout
 
 

@@ -1,6 +1,6 @@
 """The output of commands: tables and colours for people, JSON for programs.
 
-Consoles are loaded on first use, so that programs do not wait for what only people need.
+Consoles are loaded on first use, so that programs do not wait for output of people.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def discover_peer(new_peer: NewPeer, seconds: float) -> tuple[str, str]:
         stated_name = fetch_name_over_grpc(new_peer, url, roots, seconds)
     name = new_peer.name or re.sub(r"[^A-Za-z0-9._-]+", "-", stated_name).strip("-._")[:100]
     if not name:
-        raise click.UsageError(f"{new_peer.url} does not say what it is called; say it with --name.")
+        raise click.UsageError(f"{new_peer.url} does not state its name; set it with --name.")
     return name, url
 
 
@@ -258,12 +258,12 @@ def require_agent_url(_: click.Context, __: click.Parameter, url: str) -> str:
 def require_variable_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
     """Return the name of an environment variable. Raises click.BadParameter."""
     if name is not None and not VARIABLE_NAME.fullmatch(name):
-        raise click.BadParameter(f"{name!r} is no name of an environment variable")
+        raise click.BadParameter(f"{name!r} is not the name of an environment variable")
     return name
 
 
 EXIT_PEER_UNHEALTHY = 3
-"""The exit code where a required peer is not well: what it is asked about is blocked."""
+"""The exit code if a required peer is unhealthy: actions that need its verdict are blocked."""
 PROBE_SECONDS = 3.0
 """Seconds to wait for an agent by default."""
 
@@ -323,7 +323,7 @@ def agents_group(out: Output, seconds: float) -> None:
 @click.option("--category", "categories", multiple=True, help="A category that it speaks for. [default: all]")
 @click.option("--ca-file", type=FILE, help="The authorities that certify it, a PEM file.")
 @click.option("--card-key", type=FILE, help="The public key that must have signed its card: PEM, or a JSON Web Key.")
-@click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the change without making it.")
 @timeout_option
 @config_option
 @with_output
@@ -404,7 +404,7 @@ def peer_headline(item: PeerHealth) -> str:
 
 
 def peer_details(item: PeerHealth) -> list[str]:
-    """Return the details of a peer beside its headline."""
+    """Return the details of a peer below its headline."""
     configured, failure = item.configured, item.failure
     return [
         configured.url,

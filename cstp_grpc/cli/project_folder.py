@@ -24,7 +24,7 @@ from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.platform.config import inherited_environment
 
 EXIT_NOT_APPLIED = 2
-"""The protocol's exit code for what is neither done nor an error: nothing covers the path, or it is a duplicate."""
+"""The protocol's exit code for an action that is not done without an error: no node covers the path, or a duplicate."""
 UNKNOWN_USER = "unknown"
 
 

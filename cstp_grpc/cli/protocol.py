@@ -76,7 +76,7 @@ min_revision_option = click.option(
 @click.argument("query", metavar="TEXT")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 50), help="Maximum number of results. [default: 10]")
-@click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
+@click.option("--min-score", type=CONFIDENCE, help="Minimum similarity, 0 to 1.")
 @click.option("--reasons", "include_reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
 @min_revision_option
 @federated_options
@@ -101,7 +101,7 @@ MAX_DESCRIPTION_CHARACTERS: Final = 8000
 def describe_action(description: str | None, command: str | None, shell: str | None) -> tuple[str, dict[str, Any]]:
     """Return the description of an action, and the fields that state its command. Raises click.UsageError."""
     if not (description or command):
-        reason = "Say what is about to be done: a DESCRIPTION, --command, or both."
+        reason = "Describe the action: with a DESCRIPTION, --command, or both."
         raise click.MissingParameter(reason, param_hint="'DESCRIPTION'", param_type="argument")
     if shell and not command:
         raise click.UsageError("--shell is the language of --command, which is missing.")
@@ -194,7 +194,7 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
 @click.command()
 @announcement_options
 @click.option("--agent-id", metavar="ID", help="Who you say you are; the token is what counts.")
-@click.option("--agent-url", metavar="URL", help="The URL to notify of what happens after the answer.")
+@click.option("--agent-url", metavar="URL", help="The URL to notify of events after the answer.")
 @click.option(
     "--correlation-id",
     help="Ties announcements together: repeating one with other content makes a revision. [default: random]",
@@ -213,9 +213,9 @@ def announce_command(
     """Announce an intent and get advice. The answer has similar past decisions, the verdict of the guardrails, and
     suggestions.
 
-    With --path, also get what governs these files and folders; with --share, others who are about to do the same are
-    told of it. Exit code 0 means that nothing blocks, 3 that a guardrail does, 4 that a person must approve it first
-    (see `cstp approvals`), 1 an error.
+    With --path, also get the rules for these files and folders; with --share, notify agents that announce a similar
+    intent. Exit code 0 means that nothing blocks, 3 that a guardrail does, 4 that a person must approve it first (see
+    `cstp approvals`), 1 an error.
 
     \b
     Examples:
@@ -239,7 +239,7 @@ def announce_command(
 @click.command()
 @announcement_options
 @click.option("--correlation-id", help="Idempotency key. [default: random]")
-@click.option("--title", metavar="TEXT", help="What is decided. [default: the intent]")
+@click.option("--title", metavar="TEXT", help="Title of the decision. [default: the intent]")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A word to find the decision by.")
 @instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
@@ -277,7 +277,7 @@ def pre_action_command(
 
 
 @click.command()
-@click.option("--task", metavar="TEXT", help="What you are going to do; intents of others that resemble it come first.")
+@click.option("--task", metavar="TEXT", help="Your task; intents of others that resemble it come first.")
 @click.option("--project", metavar="NAME", help="Project of the paths. [default: the server's only one]")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are going to work on.")
 @click.option(
@@ -289,12 +289,11 @@ def pre_action_command(
 )
 @with_client
 def session_context_command(client: CstpClient, out: Output, **fields: Any) -> None:
-    """Print what a new session should know. That is your past decisions, the rules, and the intents of others, as
-    Markdown.
+    """Print the context of a new session. As Markdown: your past decisions, the rules, and the intents of others.
 
-    It has your decisions that are due for review, that failed and that are recent, lessons by category, rules and the
-    facts that they read, what your confidence has meant, intents of others, and what governs the paths: the most useful
-    first, as far as the budget reaches. A token counts as four characters.
+    It contains your decisions that are due for review, failed or recent, lessons by category, rules and the facts that
+    they read, your calibration, intents of others, and the rules for the paths: the most useful first, up to the
+    budget. A token counts as four characters.
 
     \b
     Examples:
@@ -375,8 +374,8 @@ def intent_group() -> None:
 @intent_group.command()
 @click.argument("correlation_id", metavar="ID")
 @click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
-@click.option("--notes", metavar="TEXT", help="What is to be known about it; read by whoever may read the intent.")
-@click.option("--decision", "decision_id", metavar="ID", help="The decision that came of it.")
+@click.option("--notes", metavar="TEXT", help="Notes on it, for everyone who may read the intent.")
+@click.option("--decision", "decision_id", metavar="ID", help="The decision that resulted from it.")
 @click.option("--revision", type=click.IntRange(min=1), help="Which revision. [default: the latest]")
 @calls_rpc("close_intent")
 def close_command(console: Console, answer: intents_pb2.CloseIntentResponse) -> None:

@@ -1,4 +1,4 @@
-"""Output of what a replay found, for people and as JSON."""
+"""Output of the results of a replay, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAST = {
     VerdictKind.APPROVAL_REQUIRED: ("needed approval", "needed approval"),
     VerdictKind.BLOCKED: ("was blocked", "were blocked"),
 }
-"""What an action was, and what several were."""
+"""The verdict on an action, and on several."""
 CONDITIONAL = {
     VerdictKind.ALLOWED: "would be allowed",
     VerdictKind.APPROVAL_REQUIRED: "would need approval",
@@ -35,7 +35,7 @@ MAX_DESCRIPTION = 100
 def print_summary(console: Console, summary: ReplaySummary, version: str) -> None:
     """Print whose verdicts would change, what cannot be known, and how often each guardrail fires."""
     if not summary.recorded or summary.earliest is None or summary.latest is None:
-        console.print("There are no recorded actions of this time.")
+        console.print("No actions are recorded in this time.")
         return
     recorded = count_noun(summary.recorded, "recorded action")
     console.print(f"{recorded} from {instant_text(summary.earliest)} to {instant_text(summary.latest)}, by {version}:")
@@ -54,12 +54,11 @@ def print_summary(console: Console, summary: ReplaySummary, version: str) -> Non
 
 def unknown_lines(summary: ReplaySummary) -> Iterator[str]:
     if summary.without_content:
-        kept = "is" if summary.without_content == 1 else "are"
-        yield f"{count_noun(summary.without_content, 'action')} cannot be judged: what was asked {kept} not on record"
+        yield f"{count_noun(summary.without_content, 'action')} cannot be replayed: no content on record"
     if summary.unknown:
         names = sorted(name for name, counts in summary.counts.items() if counts.unknown)
         verdicts = count_noun(summary.unknown, "verdict")
-        yield f"{verdicts} cannot be known: {', '.join(names)} read what only the server knew then"
+        yield f"{verdicts} cannot be known: {', '.join(names)} read facts that only the server knew then"
 
 
 def example_text(example: ReplayedAction) -> str:

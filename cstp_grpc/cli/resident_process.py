@@ -1,7 +1,7 @@
 """A process that has loaded what commands need, and runs hooks in forks of itself; it ends by itself.
 
 Loading gRPC, or what a data folder needs, takes longer than all the rest of a hook. Only modules are kept: each fork
-reads the configuration, the rules and the folder anew, so that it answers what the hook itself would. The process has
+reads the configuration, the rules and the folder again, so that it answers as the hook itself would. The process has
 no connections, and no threads, which forks would be without, but those of NumPy's OpenBLAS, which is made for forks.
 """
 
@@ -36,21 +36,21 @@ REQUEST_SECONDS: Final = 5.0
 MAX_SOCKET_PATH: Final = 100
 """Maximum length of the path of a socket: 104 bytes with the final zero on macOS, 108 on Linux."""
 NAMESPACES: Final = ("/proc/self/ns/mnt", "/proc/self/ns/net")
-"""What Linux tells of the view that a process has of files and of the network."""
+"""The view that a process has of files and of the network, on Linux."""
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 LOADING_SECONDS: Final = 600
-"""Seconds for loading, of which nobody waits for one."""
+"""Seconds for loading; no caller waits for it."""
 LOADING_CONFIG: Final = "data_dir: data\nembedding: {provider: lexical}\nauth: {enabled: false}\n"
 LOADING_EVENT: Final = json.dumps(
     {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "true"}, "cwd": "/"}
 ).encode()
 GRPC_MODULES: Final = ("grpc", "grpc._channel", "google.rpc.error_details_pb2")
-"""What a call over gRPC imports beyond one of a data folder."""
+"""The modules that only calls over gRPC import."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedAnswer:
-    """What a hook printed."""
+    """The output of a hook."""
 
     output: str
     errors: str
@@ -198,7 +198,7 @@ def load_modules() -> None:
 
 
 def run_fork(connection: socket.socket) -> NoReturn:
-    """Run the hook that is asked for on a connection, answer with what it prints, and exit."""
+    """Run the hook that a connection asks for, answer with its output, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

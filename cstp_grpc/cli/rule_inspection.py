@@ -1,4 +1,4 @@
-"""The commands that look at rules: those by which a server judges, or those in files."""
+"""The commands that show rules, of a server or in files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def refuse_server_options(choice: ServerChoice, timeout: float | None) -> None:
 def list_command(path: Path | None, choice: ServerChoice, timeout: float | None) -> None:
     """List guardrails. Asks a server; with PATH, it reads a rulebook or folder.
 
-    With the permission admin, the server shows what they compare.
+    With the permission admin, the server shows their conditions.
 
     \b
     Examples:
@@ -121,7 +121,7 @@ def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
 @click.command(name="rulebook")
 @with_client
 def rulebook_command(client: CstpClient, out: Output) -> None:
-    """Show the rulebooks in force on a server. Also shows what is wrong with those that it cannot load.
+    """Show the rulebooks in force on a server. Also shows why others cannot be loaded.
 
     Exit code 0 means that those of the files are in force, 3 that they cannot be loaded, 1 an error.
 
@@ -145,7 +145,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
     "permissions",
     type=click.Choice([word.value for word in Permission]),
     multiple=True,
-    help="What this agent may do.",
+    help="Permission of this agent; repeatable.",
 )
 @click.option("--at", type=parse_instant, metavar="DATE", help="Time of the action. [default: now]")
 @click.option("--rules", type=RULES_PATH, help="Explain by this rulebook or folder alone, without a server.")

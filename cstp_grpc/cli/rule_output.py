@@ -42,7 +42,7 @@ def print_rule_set(console: Console, rules: RuleSet) -> None:
 
 
 def rule_notes(rule: Guardrail) -> Iterator[str]:
-    """Yield what keeps a guardrail from being enforced now or later."""
+    """Yield the reasons why a guardrail is not enforced now or later."""
     if rule.enforcement is not Enforcement.ENFORCE:
         yield rule.enforcement.value
     if rule.expires is not None:
@@ -99,7 +99,7 @@ def match_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
 
 
 def server_rule_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
-    """Yield what keeps a guardrail of a server from being enforced now or later."""
+    """Yield the reasons why a guardrail of a server is not enforced now or later."""
     if rule.enforcement != guardrails_pb2.ENFORCEMENT_ENFORCE:
         yield enum_word(guardrails_pb2.Enforcement, rule.enforcement)
     if rule.HasField("expires"):
@@ -120,13 +120,13 @@ def print_inputs(console: Console, answer: guardrails_pb2.ListInputsResponse) ->
 
 
 def input_notes(item: guardrails_pb2.GuardrailInput) -> Iterator[str]:
-    """Yield what may be given for an input, and what is taken where nothing is."""
+    """Yield the valid values of an input, and its default."""
     if item.values:
         yield f"one of {' | '.join(item.values)}"
     if item.required:
         yield "required"
     if item.HasField("default_value"):
-        yield f"{json.dumps(to_json(item)['defaultValue'], ensure_ascii=False)} if absent"
+        yield f"default: {json.dumps(to_json(item)['defaultValue'], ensure_ascii=False)}"
 
 
 def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse) -> None:
@@ -141,7 +141,7 @@ def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse
     if not answer.HasField("last_failed_load"):
         return
     failed = answer.last_failed_load
-    console.print(Text(f"What is in the files could not be loaded at {format_instant(failed.failed_at)}:", style="red"))
+    console.print(Text(f"The files could not be loaded at {format_instant(failed.failed_at)}:", style="red"))
     for problem in failed.problems:
         place = f"  {problem.file}:{problem.line}: {problem.where}: {problem.reason}"
         console.print(Text(to_printable(place)), soft_wrap=True)
@@ -150,9 +150,9 @@ def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse
 
 
 def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrailsResponse) -> None:
-    """Print the verdict on an action, and what became of each guardrail.
+    """Print the verdict on an action, and the outcome of each guardrail.
 
-    Of several, those that do not match are told by what decides that alone.
+    Of several, those that do not match show only the deciding condition.
     """
     print_check_answer(console, answer.verdict)
     for item in answer.guardrails:

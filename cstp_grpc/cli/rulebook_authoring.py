@@ -160,7 +160,7 @@ def wait_for_changes(path: Path) -> Iterator[Sequence[rulebook_files.RulebookFil
 
 
 def read_present_files(path: Path) -> Sequence[rulebook_files.RulebookFile]:
-    """Return the files of the rulebooks at a path, with what they extend; none where there is nothing to read."""
+    """Return the files of the rulebooks at a path and those that they extend; empty if they cannot be read."""
     try:
         return extended_rulebooks.collect_rulebook_files(path, lambda _path, _error: None)
     except OSError:
@@ -253,8 +253,8 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
 def convert_command(out: Output, file: Path, output: Path | None, skip_absent: bool) -> None:
     """Convert rules of cognition-engines. FILE has them in either YAML dialect; the result is a rulebook.
 
-    It is printed, and what judges otherwise than before is noted. Anything that can be understood in two ways is
-    refused with the reason, and then nothing is converted. Exit code 3 means that, 1 any other error.
+    The rulebook is printed, with notes on rules that now behave differently. If a rule is ambiguous, the command gives
+    the reason and converts nothing. Exit code 3 means that, 1 any other error.
 
     \b
     Examples:

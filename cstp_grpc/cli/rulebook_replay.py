@@ -1,4 +1,4 @@
-"""The command that judges recorded actions by another rulebook."""
+"""The command that checks recorded actions against another rulebook."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def parse_start_date(text: str) -> datetime:
 @click.command(name="replay")
 @click.argument("new", type=RULES_PATH)
 @click.option(
-    "--since", type=parse_start, metavar="DATE|TIME", default="7d", show_default=True, help="Judged then or later."
+    "--since", type=parse_start, metavar="DATE|TIME", default="7d", show_default=True, help="Checked then or later."
 )
-@click.option("--until", type=parse_instant, metavar="DATE", help="Judged then or earlier.")
+@click.option("--until", type=parse_instant, metavar="DATE", help="Checked then or earlier.")
 @click.option("--by", "requesting_agent", metavar="AGENT", help="Checked or announced by exactly this agent.")
 @click.option(
     "--examples", type=click.IntRange(0, 100), default=3, show_default=True, help="How many to show of each change."
@@ -77,7 +77,7 @@ def replay_command(
     the verdicts that would change.
 
     The actions are those of checks and announcements that the server has on record; the rules run here, and nothing is
-    recorded. Each action is judged as of its own instant, for its own agent. What happens to unknown inputs is as
+    recorded. Each action is checked as of its own instant, for its own agent. Unknown inputs are handled as
     configured. Needs the permission admin. Exit code 0 means that all actions that were allowed stay so, as far as can
     be known, 3 that some do not, 1 an error.
 
@@ -118,7 +118,7 @@ def configured_policy() -> UnknownInputPolicy:
 
 
 def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
-    """Convert a judged action of the contract."""
+    """Convert a `JudgedAction` of the contract."""
     from cstp_grpc.core.guardrails.replay import RecordedAction, VerdictKind
 
     entry = item.entry
@@ -138,7 +138,7 @@ def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
 
 
 def action_to_judge(item: audit_pb2.JudgedAction) -> Action:
-    """Return a judged action as guardrails read it, as of its instant and without the facts that are not recorded."""
+    """Return a recorded action for guardrails, as of its instant and without the facts that are not recorded."""
     from cstp_grpc.contract.caller import Caller
     from cstp_grpc.contract.enums import Permission
     from cstp_grpc.contract.proto_values import EnumMapping
@@ -152,7 +152,7 @@ def action_to_judge(item: audit_pb2.JudgedAction) -> Action:
     return replace(
         parse_action(item.action, Caller(agent, agent, frozenset(permissions))),
         announced_context=item.announced_context,
-        code=CodeFacts(paths, unreadable="what was written about it is not recorded") if paths else NO_CODE,
+        code=CodeFacts(paths, unreadable="facts about it are not recorded") if paths else NO_CODE,
         now=item.entry.timestamp.ToDatetime(UTC),
     )
 

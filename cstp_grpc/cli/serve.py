@@ -207,7 +207,7 @@ class StartupMessages:
 
 
 ServeEvent: TypeAlias = int | ChildRestarted | ChildProcessFailed
-"""A signal, or what became of a process that had died."""
+"""A signal, or the outcome of restarting a process that had died."""
 ServeEvents: TypeAlias = "SimpleQueue[ServeEvent]"
 """The events that the main thread of a server waits for."""
 
@@ -269,7 +269,7 @@ def command_name() -> str:
 )
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
 @click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
-@click.option("--insecure", is_flag=True, help="Listen and call without TLS beyond this machine, too.")
+@click.option("--insecure", is_flag=True, help="Listen and call without TLS beyond loopback.")
 def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None, insecure: bool) -> None:
     """Run the HTTP bridge alone. The gRPC server runs elsewhere. Ctrl-C or SIGTERM stops the bridge.
 

@@ -302,7 +302,7 @@ def choose_endpoint(
 
 
 def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: ConfigurationSource) -> Endpoint:
-    """Return the endpoint of a data folder with what its client needs to open it."""
+    """Return the endpoint of a data folder with the identity and configuration to open it."""
     return replace(endpoint, local=True, identity=choice.identity, config=configuration.config_path)
 
 
@@ -345,7 +345,7 @@ def find_agent(name: str, files: list[Path]) -> Endpoint:
 
 
 def only_agent(path: Path) -> Endpoint:
-    """Return the only agent of a file, besides the approver of a developer's server."""
+    """Return the only agent of a file, apart from the approver of a developer's server."""
     agents = read_agents(path)
     candidates = [agent for agent in agents.agents if agent.name != APPROVER]
     if len(candidates) != 1:

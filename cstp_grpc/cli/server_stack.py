@@ -45,7 +45,7 @@ class BridgeAddress:
     a2a_target: str | None
     """The `host:port` of A2A over gRPC; None if A2A is disabled."""
     metrics_url: str | None
-    """The URL of the metrics of all bridges; None if there are none."""
+    """The URL of the metrics of all bridges; None if metrics are disabled."""
 
 
 class BridgeProcesses(ProcessGroup):

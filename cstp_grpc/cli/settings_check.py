@@ -1,4 +1,4 @@
-"""Judges the configuration of a server by building what it configures, without listening or calling anyone."""
+"""Validates the configuration of a server by building its parts, without listening or calling anyone."""
 
 from __future__ import annotations
 

@@ -59,10 +59,10 @@ def token_group() -> None:
     "permissions",
     type=enum_choice(Permission),
     multiple=True,
-    help="What the agent may do; repeatable. [default: query, check]",
+    help="Permission of the agent; repeatable. [default: query, check]",
 )
 @until_option
-@click.option("--note", metavar="TEXT", help="What it is for.")
+@click.option("--note", metavar="TEXT", help="Purpose of the token.")
 @with_client
 def create_command(client: CstpClient, out: Output, agent: str, permissions: tuple[str, ...], **fields: Any) -> None:
     """Create a token for an agent. Prints its secret, which is not shown again.

@@ -320,7 +320,7 @@ class TestAdding:
 
     def test_a_variable_must_have_the_name_of_one(self, invoke: Invoke, configuration: Path) -> None:
         result = invoke("agents", "add", "grpc://b:1", "--token-env", "a b", "--config", configuration)
-        assert (result.exit_code, "no name of an environment variable" in result.stderr) == (2, True)
+        assert (result.exit_code, "not the name of an environment variable" in result.stderr) == (2, True)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_too_few_reviews_are_said_to_be_too_few(server: Server) -> None:
     shown = server.ok("calibration")
     assert shown.startswith("1 decision with a confidence and an outcome\nToo few for figures, which need 20.\n")
     assert "Too few for a test for drift, which needs 40." in shown
-    assert "Too few to say what goes with failure" in server.ok("patterns")
+    assert "Too few to find factors of failure" in server.ok("patterns")
 
 
 def test_calibration_is_shown_with_a_plot(server: Server) -> None:

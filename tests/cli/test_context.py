@@ -72,7 +72,7 @@ class TestSeverities:
             project, {"src/api/AGENTS.md": "Text.\n", ".intent-layer/config.yaml": "rules: {missing-section: off}\n"}
         )
         arguments = ["context", "validate", "--project", project]
-        assert invoke(*arguments).stdout == "2 nodes judged, nothing found.\n"
+        assert invoke(*arguments).stdout == "2 nodes checked, nothing found.\n"
         result = invoke(*arguments, "--rule", "missing-section=warning")
         assert (result.exit_code, result.stdout.count(": warning missing-section: ")) == (0, 3)
         assert invoke(*arguments, "--rule", "missing-section=error").exit_code == 1
@@ -238,7 +238,7 @@ class TestList:
 class TestValidate:
     def test_nothing_is_found(self, invoke: Invoke, project: Path) -> None:
         result = invoke("context", "validate", "--project", project, "--strict")
-        assert (result.exit_code, result.stdout) == (0, "2 nodes judged, nothing found.\n")
+        assert (result.exit_code, result.stdout) == (0, "2 nodes checked, nothing found.\n")
 
     def test_findings_are_lines_as_compilers_print_them(self, invoke: Invoke, project: Path) -> None:
         (project / "src/api/handlers.ts").unlink()
@@ -251,7 +251,7 @@ class TestValidate:
             ["src/api/AGENTS.md:1", "error missing-section"],
             ["src/api/AGENTS.md:9", "warning missing-entry-point"],
         ]
-        assert summary == "2 nodes judged: 1 error, 2 warnings."
+        assert summary == "2 nodes checked: 1 error, 2 warnings."
 
     def test_warnings_fail_only_where_that_is_wanted(self, invoke: Invoke, project: Path) -> None:
         (project / "src/api/handlers.ts").unlink()
@@ -263,8 +263,8 @@ class TestValidate:
 
     @needs_git
     def test_paths_choose_nodes(self, invoke: Invoke, inside: Path) -> None:
-        assert invoke("context", "validate", "handlers.ts").stdout.startswith("1 node judged")
-        assert invoke("context", "validate", "../..").stdout.startswith("2 nodes judged")
+        assert invoke("context", "validate", "handlers.ts").stdout.startswith("1 node checked")
+        assert invoke("context", "validate", "../..").stdout.startswith("2 nodes checked")
 
     def test_a_path_that_is_not_there_is_an_error(self, invoke: Invoke, project: Path) -> None:
         result = invoke("context", "validate", "src/api", "src/apy", "--project", project)

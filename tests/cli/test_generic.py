@@ -178,7 +178,7 @@ def test_every_word_for_another_command_leads_to_existing_commands() -> None:
 def test_a_missing_argument_is_answered_with_an_example(invoke: Invoke) -> None:
     checked = invoke("check", "--stakes", "high")
     assert checked.exit_code == 2
-    assert "Missing argument 'DESCRIPTION'. Say what is about to be done" in checked.stderr
+    assert "Missing argument 'DESCRIPTION'. Describe the action" in checked.stderr
     assert "Example:\n  cstp check " in checked.stderr
     announced = invoke("announce")
     assert "Missing argument 'INTENT'. Example:\n  cstp announce \"Deploy the auth service" in announced.stderr

@@ -64,7 +64,7 @@ def test_the_rules_of_a_server_are_listed(server: Server) -> None:
 def test_the_inputs_of_a_server_and_of_files_are_the_same(server: Server, invoke: Invoke) -> None:
     shown = server.ok("guardrails", "inputs", agent="reader")
     assert "affectsProduction bool" in " ".join(shown.split())
-    assert "false if absent, read by no-production-without-review" in " ".join(shown.split())
+    assert "default: false, read by no-production-without-review" in " ".join(shown.split())
     of_files = invoke("guardrails", "inputs", default_rulebook_path(), "--json").stdout
     assert json.loads(of_files) == server.json("guardrails", "inputs")
     assert "mine" not in shown

@@ -119,7 +119,7 @@ def test_a_beginning_that_is_none_is_refused(server: Server, book: Path, since: 
 
 def test_nothing_recorded_is_said(busy: Server, book: Path) -> None:
     shown = busy.ok("guardrails", "replay", book, "--until", "2020-02-01", "--since", "2020-01-01")
-    assert shown == "There are no recorded actions of this time.\n"
+    assert shown == "No actions are recorded in this time.\n"
 
 
 def test_the_same_rules_change_nothing(busy: Server, invoke: Invoke, home: Path) -> None:
@@ -171,7 +171,7 @@ def forgetful(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
 def test_what_is_not_kept_is_counted(forgetful: Server, book: Path) -> None:
     forgetful.ok("check", "fix prices", "--category", "database", "--context", "rows=5000")
     shown = forgetful.ok("guardrails", "replay", book)
-    assert "1 action cannot be judged: what was asked is not on record" in shown
+    assert "1 action cannot be replayed: no content on record" in shown
 
 
 def test_what_only_the_server_knew_is_unknown(busy: Server, home: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_only_the_server_knew_is_unknown(busy: Server, home: Path) -> None:
     result = busy("guardrails", "replay", path)
     # What is blocked in any case is known.
     assert "1 action that was allowed would be blocked" in result.stdout
-    assert "4 verdicts cannot be known: alone read what only the server knew then" in result.stdout
+    assert "4 verdicts cannot be known: alone read facts that only the server knew then" in result.stdout
     assert result.exit_code == 3
 
 

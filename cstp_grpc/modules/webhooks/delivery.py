@@ -172,7 +172,7 @@ class WebhookRequest:
     address: WebhookUrl = field(repr=False)
     body: Callable[[], bytes] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Headers besides the usual ones; names in lower case."""
+    """Headers in addition to the usual ones; names in lower case."""
 
 
 class WebhookClient(Protocol):

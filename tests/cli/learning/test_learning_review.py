@@ -95,7 +95,7 @@ class TestReview:
     @pytest.mark.parametrize(
         ("arguments", "problem"),
         [
-            (["--accept"], "Say what to accept"),
+            (["--accept"], "Name the learning to accept"),
             (["nothing", "--accept", "--reject"], "exclude each other"),
             (["nothing", "--accept"], "there is no learning nothing"),
             (["a/b", "--accept"], "is no identifier"),
