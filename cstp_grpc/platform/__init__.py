@@ -1,1 +1,1 @@
-"""What every part of a process runs on: configuration, storage, embeddings, telemetry, listeners."""
+"""The base of every process: configuration, storage, embeddings, telemetry, listeners."""

@@ -36,7 +36,7 @@ LOG_INTERVAL_SECONDS: Final = 60.0
 
 
 RequestObserver = Callable[[web.BaseRequest, web.StreamResponse, float], None]
-"""Is told of each request once it is answered: the request, its response, and the seconds that it took."""
+"""Observes each request once it is answered: the request, its response, and the seconds that it took."""
 
 
 class HttpConnection(web.RequestHandler):
@@ -53,7 +53,7 @@ class HttpConnection(web.RequestHandler):
         self._on_lost = on_lost
         self._observe = observe
         self.opening: asyncio.Task[None] | None = None
-        """What opens the connection, a TLS handshake where there is one."""
+        """The task that opens the connection, including any TLS handshake."""
         self.request: web.BaseRequest | None = None
         """The request that is being answered."""
         self.started = 0.0
@@ -102,7 +102,7 @@ class HttpListener:
 
     At most `most` connections are open at once. Beyond that, the oldest connection that waits for a request is closed
     for each new one; if all are busy, the new one is closed. A connection has `idle_seconds` to be set up, and as long
-    for the head of each request. `observe` is told of each request; `options` are those of aiohttp's request handler.
+    for the head of each request. `observe` gets each request; `options` are those of aiohttp's request handler.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from cstp_grpc.contract.errors import RateLimited
 class StreamLimit:
     """Bounds the open streams of each caller; `what` names them, `setting` is the bound's. For one event loop.
 
-    A stream that is not read, or that waits for what may never come, holds its place and memory for as long as its
-    connection lasts.
+    A stream that is not read, or that waits for an event that may never come, uses memory and counts until its
+    connection ends.
     """
 
     def __init__(self, what: str, per_caller: int, setting: str) -> None:

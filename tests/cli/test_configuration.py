@@ -75,7 +75,7 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
             "intent_layer.projects.0.root: nowhere is no folder",
         ),
         ("rate_limits: {methods: {cstp.query: 1/minute}}", "rate_limits.methods: there is no method cstp.query"),
-        ("liaison: {redaction: [{path: shared_intent}]}", "liaison.redaction.0.path: it is no RFC 9535 JSONPath"),
+        ("liaison: {redaction: [{path: shared_intent}]}", "liaison.redaction.0.path: it is not an RFC 9535 JSONPath"),
         (
             "liaison: {pillars: {content: {kind: a2a, url: 'ftp://example.com'}}}",
             "liaison.pillars.content.url: is not of the form https://HOST/PATH",

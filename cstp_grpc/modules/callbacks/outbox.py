@@ -89,7 +89,7 @@ class CallbackOutbox:
                 self.queue_failure_notices(unit_of_work, decision.id, at)
 
     def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
-        """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
+        """Queue within a transaction a notice to each agent that a failed decision was cited to."""
         # Claimed in the transaction that queues, so that each agent gets one notice, also after a crash in between.
         claimed = self._store.claim_citations(unit_of_work, decision_id, at)
         self._add(
@@ -140,7 +140,7 @@ class CallbackOutbox:
             logger.warning("%s is not passed on: %s", about, error)
 
     def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
-        """Queue within a transaction a notice of what was decided on an approval to the agent that waits for it."""
+        """Queue within a transaction a notice of the decision on an approval to the agent that waits for it."""
         url = approval.callback_url
         if url is None or not self.is_allowed(url):
             return

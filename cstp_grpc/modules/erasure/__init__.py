@@ -1,1 +1,1 @@
-"""Erasing what an agent has left, in every room."""
+"""Erasing the data of an agent, in every module."""

@@ -33,7 +33,7 @@ class AuditContentEraser:
         self._clock = clock
 
     def erase(self, caller: Caller, find: Callable[[int], Sequence[EntryRow]]) -> int:
-        """Remove the contents of what `find` returns after each id, until that is nothing, and return how many.
+        """Remove the contents of the entries that `find` returns after each id, until it returns none; return how many.
 
         Raises QueryFailed and Unavailable.
         """

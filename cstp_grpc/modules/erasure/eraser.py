@@ -25,7 +25,7 @@ DECISIONS_AT_ONCE: Final = 50
 ROWS_AT_ONCE: Final = 200
 """Rows of other kinds erased in one transaction."""
 ERASED_AGENT: Final = "(erased)"
-"""What takes the place of the agent's name in rows that cannot go, because their numbers must not be given again."""
+"""Replaces the agent's name in rows that must stay, because their numbers must not be reused."""
 
 
 class AgentRecordStore(Protocol):
@@ -56,7 +56,7 @@ class AgentRecordStore(Protocol):
         """Remove citations and notifications of callbacks."""
 
     def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove the name of an agent from what is left of decisions that it deleted."""
+        """Remove the name of an agent from the rows that remain of its deleted decisions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ SESSION_EVENTS = (
     AuditEvent.SESSION_CLAIMED,
     AuditEvent.SESSION_CLOSED,
 )
-"""The events whose entries say under the id of a session what became of it; its deletion says nothing of a user."""
+"""The events whose entries describe changes of a session under its id; its deletion contains nothing of a user."""
 
 HAS_CONTENT = or_(audit_entries.c.action.is_not(None), audit_entries.c.judged.is_not(None))
 KEPT_INTENT = {
@@ -60,7 +60,7 @@ KEPT_INTENT = {
     "content_hash": "",
     "visibility": "private",
 }
-"""What is left of an intent whose number must not be given again."""
+"""The values that remain of an intent whose number must not be reused."""
 KEPT_APPROVAL = {
     **dict.fromkeys(
         (
@@ -76,7 +76,7 @@ KEPT_APPROVAL = {
 
 
 class SqlAgentRecordStore:
-    """Erases the records of an agent in the tables of all rooms; fulfils `AgentRecordStore`."""
+    """Erases the records of an agent in the tables of all modules; implements `AgentRecordStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -85,7 +85,7 @@ class SqlAgentRecordStore:
         self._shared_intents = SqlSharedIntentStore(database)
 
     def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
-        """Return audit entries with contents of an agent, and those about what it left."""
+        """Return audit entries with contents of an agent, and those about its records."""
         entry = audit_entries.c
         is_related = or_(
             entry.requesting_agent == agent,
@@ -181,7 +181,7 @@ class SqlAgentRecordStore:
         return min(limit, taken + unit_of_work.execute(delete(citations).where(*same)).rowcount)
 
     def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove the name of an agent from what is left of decisions that it deleted."""
+        """Remove the name of an agent from the rows that remain of its deleted decisions."""
         deleted = deleted_decisions.c
         chosen = select(deleted.id).where(deleted.agent == agent).limit(limit)
         values = {"agent": ERASED_AGENT, "idempotency_key": null()}

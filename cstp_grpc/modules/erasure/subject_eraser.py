@@ -111,8 +111,8 @@ def report_records(records: UserRecords, sessions: int, audit_entries: int, *, e
 
 
 def subject_entry(caller: Caller, report: SubjectReport, at: datetime) -> AuditEntry:
-    """Return the audit entry of an erasure: by whom and how much."""
-    # Privacy: not whose it was, which the trail would keep. The request id leads to whoever asked for it.
+    """Return the audit entry of an erasure: the caller and the numbers."""
+    # Privacy: without the subject, which the trail would keep. The request id identifies the request.
     erased = count_nouns(
         (report.sessions, "session"),
         (report.messages, "message"),

@@ -112,7 +112,7 @@ def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) ->
     elif status.meaning is None:
         remarks.append(f"the status {status.text!r} still lists the choices of a template: taken as decided")
     if links.superseded_by and meaning is not conventions.StatusMeaning.SUPERSEDED:
-        remarks.append("taken as superseded, since a link says by what")
+        remarks.append("taken as superseded, since a link names the successor")
         return conventions.StatusMeaning.SUPERSEDED
     if meaning.outcome and status:
         remarks.append(f"outcome {meaning.outcome}: taken from the status {status.text!r}")

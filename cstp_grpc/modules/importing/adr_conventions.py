@@ -202,13 +202,13 @@ VERB = re.compile(
 )
 """A verb that relates a record to another; its groups are named after RelationKind."""
 FILE_NAME_END = r"(?P<slug>[-_][^\W\d_][\w-]*(?P<ending>\.(?:md|markdown))?)?(?!\w)"
-"""What follows the number in a file's name, as in `0002-use-redis.md`."""
+"""The rest of a file's name after the number, as in `0002-use-redis.md`."""
 NAMED_RECORD = re.compile(rf"\bADR[-_ #]{{0,2}}(?P<zeros>0*)(?P<number>\d{{1,5}}){FILE_NAME_END}", re.IGNORECASE)
 BARE_NUMBER = re.compile(
     rf"[:\s]*(?P<name>(?P<zeros>#?0*)(?P<number>\d{{1,5}}){FILE_NAME_END})(?![-/.:]\d)", re.IGNORECASE
 )
 COUNTED_THINGS = re.compile(r"\s+(?!(?:and|or|as|on|in|by|since|from|for|but|due|because|which|to)\b)[a-z]")
-"""What follows a number that counts, as in `requires 3 replicas`, and names no record."""
+"""The text after a number that is a count, as in `requires 3 replicas`, not the number of a record."""
 
 
 class RelationKind(StrEnum):
@@ -319,7 +319,7 @@ STATUS_BEGINNING = re.compile(
 AFTER_STATUS = re.compile(
     r"\s*(?:$|[^\w\s]|\d|(?:by|on|in|at|for|as|since|and|but|with|until|from|after|due)\b)", re.IGNORECASE
 )
-"""What may follow a status word. Others begin a sentence with it, as in `New services are`."""
+"""The text allowed after a status word. Other text makes it the start of a sentence, as in `New services are`."""
 STATUS_ANYWHERE = re.compile(rf"(?<!\w)(?:{STATUS_WORDS})(?!\w)")
 CHOICE_SEPARATOR = re.compile(r"\s*[|/]\s*|\s+or\s+")
 
@@ -379,8 +379,8 @@ def _meaning_of(line: MarkdownLine, *, first: bool) -> StatusMeaning | None:
 class LinkResolver:
     """Finds the sources of the Markdown records that others refer to.
 
-    `is_record` tells whether a file is a record, independent of what is being imported: the links of a record must be
-    the same whichever files are imported with it.
+    `is_record` returns whether a file is a record, whether or not it is being imported: the links of a record must not
+    depend on the files imported with it.
     """
 
     def __init__(self, sources: SourceNames, is_record: Callable[[Path], bool]) -> None:
@@ -395,7 +395,7 @@ class LinkResolver:
         return self._find_linked(origin, relation.href) if relation.href else None
 
     def source_of(self, path: Path) -> str | None:
-        """Return the source of a file that another refers to, or None if it is no record that can be imported."""
+        """Return the source of a file that another refers to, or None if the file is not an importable record."""
         try:
             return self._sources.source_of(path) if self._is_record(path) else None
         except RecordError:

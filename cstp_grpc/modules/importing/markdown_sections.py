@@ -20,7 +20,7 @@ SPACES = re.compile(r"\s+")
 class FrontMatter:
     """The YAML at the beginning of a file; names of `fields` are in lower case, with `_` for `-` and spaces.
 
-    `end` is the number of lines it takes, fences included; 0 if there is none.
+    `end` is its number of lines, with fences; 0 if it is missing.
     """
 
     fields: Mapping[str, PlainValue] = field(default_factory=dict)

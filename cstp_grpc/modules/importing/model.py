@@ -49,7 +49,7 @@ class DateOrigin(StrEnum):
 class ParsedRecord:
     """A record that can be imported.
 
-    `line` counts from 1 and is None if the record is the whole file; `notes` says what was guessed or left out.
+    `line` counts from 1 and is None if the record is the whole file; `notes` lists guesses and omissions.
     """
 
     record: ImportRecord

@@ -73,7 +73,7 @@ class StructuredRecordReader:
     def _yaml_entries(self, text: str) -> list[YamlNode]:
         """Return the entries of a file: of a list, of a list under `decisions`, or one for each document.
 
-        Without a mapping, a file without any of our fields is no file of decisions: folders hold YAML of all kinds.
+        Without a mapping, a file without any of our fields is ignored: folders contain YAML of all kinds.
         """
         try:
             documents = YamlReader().read(text)

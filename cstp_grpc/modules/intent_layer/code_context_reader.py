@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
 TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{SOURCE_LINE_PATTERN})\s*\Z")
-"""The last line of a merged learning, which names its report and is no part of the item."""
+"""The last line of a merged learning, which names its report and does not belong to the item."""
 MAX_CHARACTERS = 65_536
 """Maximum characters of a section that is split into items. Measured: the parser takes some 20 µs a line."""
 LABEL = re.compile(r"\W*(always|ask[ -]first|never)\b\W*(?:\([^()]*\)\W*)?", re.IGNORECASE)

@@ -120,7 +120,7 @@ SECTION_RANKS = {"purpose": 3, "entry points": 2} | {
     section_key(name): 1 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
 }
 """The ranks by which parts are dropped to fit a token budget, the lowest first; a pending learning has rank 0. Chosen:
-what forbids or binds goes last, and of it what is nearest to the path.
+prohibitions and obligations go last, and of these the nearest to the path.
 """
 UNKNOWN_RANK = 4
 """The rank of a section unknown to the protocol. Chosen: it may bind, as Invariants do."""

@@ -184,7 +184,7 @@ def _write_new_file(folder: int, name: str, data: bytes, mode: int | None) -> No
 
 
 def _create_folders(tree: ProjectTree, path: str) -> None:
-    """Create a folder and its parents, and fsync each, whoever created it."""
+    """Create a folder and its parents, and fsync each, even if it existed."""
     above = ROOT
     for name in [] if path == ROOT else path.split("/"):
         with open_folder(tree, above) as descriptor:

@@ -14,15 +14,15 @@ from cstp_grpc.modules.intent_layer.project_files import name_of
 INTERNAL_FOLDERS = frozenset({".git", ".hg", ".svn", ".intent-layer", "__pycache__"})
 """Folders of version control, of Python and of our own, which are always skipped."""
 GENERATED_FOLDERS = frozenset({".venv", "build", "dist", "node_modules", "target", "venv"})
-"""Names of what tools generate or install."""
+"""Names of folders that tools generate or install."""
 NAMES_WITHOUT_GIT = INTERNAL_FOLDERS | GENERATED_FOLDERS
 """The names of the folders that are skipped if git gives no answer."""
 TIMEOUT_SECONDS = 3.0
-"""Time limit of a git process. Chosen: a validation stays interactive. Nodes whose last change lies further back than
-what was read by then count as unknown.
+"""Time limit of a git process. Chosen: a validation stays interactive. Nodes whose last change is older than the
+history read by then count as unknown.
 """
 MAX_OUTPUT_BYTES = 4_194_304
-"""Bytes that are read of what git lists: 4 MiB. Chosen: some 50 000 paths; a repository may come from anybody."""
+"""Maximum bytes read of git's list: 4 MiB. Chosen: some 50 000 paths; a repository may come from anybody."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 

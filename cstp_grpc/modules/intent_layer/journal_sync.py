@@ -1,4 +1,4 @@
-"""The entries of nodes as shared decisions in the journal, so that searches find them beside decisions.
+"""The entries of nodes as shared decisions in the journal, so that searches find them with decisions.
 
 Each entry is a shared decision of the agent `INTENT_LAYER_AGENT`. The nodes are the source of truth. An entry that no
 node contains any more stays in the journal but is unshared, so that no search finds it; it is shared again when a node
@@ -48,7 +48,7 @@ MAX_SLUG = 80
 """
 SLUG_BREAKS = re.compile(r"[\W_]+")
 MARK_AT_END = re.compile(rf"{SOURCE_LINE_PATTERN}\s*\Z")
-"""The last line of a merged learning, which names its report and is no part of the statement."""
+"""The last line of a merged learning, which names its report and does not belong to the statement."""
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CHECKBOX = re.compile(r"\[[ xX]\][ \t]+")
 LISTS = frozenset({"bullet_list", "ordered_list"})

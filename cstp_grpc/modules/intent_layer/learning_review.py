@@ -2,9 +2,9 @@
 
 A review changes two files, the node and the report, and a machine may stop between any two steps. They are:
 
-1. Under an exclusive lock, a journal file says what is going to happen. From here on every later review, by whichever
-   process, first settles what the journal says and then removes it.
-2. The node is replaced: a complete copy beside it takes its name in one step. This decides: a review that got here
+1. Under an exclusive lock, a journal file announces the review. From here on every later review, by any process,
+   first settles the announced review and then removes the journal.
+2. The node is replaced: a complete copy next to it takes its name in one step. This decides: a review that got here
    will be finished, one that did not never happened.
 3. Copies of the node with the same content are replaced likewise.
 4. The report is replaced by one that says who, when and why.
@@ -12,8 +12,8 @@ A review changes two files, the node and the report, and a machine may stop betw
 6. The journal is removed.
 
 Each step is on disk before the next one begins. A stop during 1 leaves a part of a journal that nobody reads. Between 1
-and 2 the node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it looks at what
-each file says before it changes it, so it may itself be stopped and begun again. A rejected or deferred learning has no
+and 2 the node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it reads
+each file before it changes it, so it may itself be stopped and restarted. A rejected or deferred learning has no
 node: there step 4 decides.
 
 Whether step 2 was taken is told by the node's content: that of before or that of afterwards, as the journal's hashes

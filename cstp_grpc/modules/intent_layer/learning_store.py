@@ -342,7 +342,7 @@ class ProjectSources:
 
 def check_id(learning_id: str) -> None:
     if not LEARNING_ID.fullmatch(learning_id):
-        raise InvalidArgument.field("id", "is no identifier of a learning")
+        raise InvalidArgument.field("id", "is not the identifier of a learning")
 
 
 def learning_not_found(learning_id: str) -> NotFound:

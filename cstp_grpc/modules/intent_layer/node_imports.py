@@ -27,7 +27,7 @@ REPORTS_ROOT = ".intent-layer"
 TARGET = rf"@(\S+(?:{'|'.join(map(re.escape, IMPORTABLE_SUFFIXES))}))"
 CANDIDATE = re.compile(rf"^[ \t]*(?:[-*+][ \t]+)?{TARGET}[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 NEWLINE = re.compile(r"\r\n?|\n")
-"""What the Markdown parser takes for the end of a line."""
+"""The ends of lines for the Markdown parser."""
 IMPORT = re.compile(rf"[ \t]*{TARGET}[ \t]*", re.IGNORECASE)
 
 

@@ -27,17 +27,17 @@ LIST_CHARACTERS = 2_400
 """Maximum characters of a list. Chosen: all lists together stay within the target size of a node."""
 
 INTRODUCTION = (
-    "A skeleton, made from what can be seen in this folder. Say in its sections what the code does not, and remove the "
+    "A skeleton, made from the files in this folder. Add to its sections what the code does not show, and remove the "
     "comments. A node should have at most 3 000 tokens."
 )
-PURPOSE = "What this folder owns, and what it does not."
-ENTRY_POINTS = "Which file to open for which task: one row for each task that comes up again and again."
-CONTRACTS = "What must hold and no type or test enforces. Only people who know the code can say it."
-PITFALLS = "What has surprised somebody: what happens, and what to do instead."
-CHECKS = "What to verify before a change counts as done."
-BOUNDARIES = "What may always be done, what is to be asked for first, and what must never be done."
-PUBLIC_API = "Of what is offered to others: which of it they rely on, and how."
-DOWNLINKS = "What each of these nodes is about."
+PURPOSE = "The responsibilities of this folder, and their limits."
+ENTRY_POINTS = "The file to open for a task: one row for each recurring task."
+CONTRACTS = "The invariants that no type or test enforces. Only people who know the code can list them."
+PITFALLS = "Surprises: the trap, and the way to avoid it."
+CHECKS = "The checks before a change is done."
+BOUNDARIES = "Actions that are always allowed, that need approval first, and that are forbidden."
+PUBLIC_API = "The interfaces that other code relies on, and how it uses them."
+DOWNLINKS = "The subject of each of these nodes."
 
 SPECIAL_CHARACTERS = re.compile(r"[\\`*\[\]<]")
 LEADING_MARKUP = re.compile(r"(?=[-+=#>~:|_&])|(?<=\d)(?=[.)])")

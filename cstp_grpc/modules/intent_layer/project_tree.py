@@ -152,7 +152,7 @@ class ProjectTree:
         return tuple(node for node in found if node)
 
     def node(self, folder: str) -> Node | None:
-        """Return the node of a folder, or None if it has none. Raises as `nodes_to_path` does."""
+        """Return the node of a folder, or None. Raises as `nodes_to_path` does."""
         with self.open_folder(folder) as descriptor:
             return None if descriptor is None else self._read_node(folder, descriptor)
 

@@ -29,7 +29,7 @@ A report begins with the title and one line for each field, which alone identify
     - [ ] Deferred
 
 `**Operation**` repeats the title, because other tools read it there; what the agent was doing is in `**Task**`, which
-is omitted if it is unknown. `**Paths**` is omitted if it would repeat the directory, `### Evidence` if there is none. A
+is omitted if it is unknown. `**Paths**` is omitted if it would repeat the directory, `### Evidence` without evidence. A
 review ticks its box and adds the fields Review, Reviewer, Reviewed and Reason at the end.
 
 Texts of agents are read back exactly and cannot be mistaken for structure: a field that would not be read back as it is
@@ -81,7 +81,7 @@ TYPE_BY_PREFIX = {
 CONTINUATION_SECTIONS = frozenset({"root cause", "why this matters"})
 """Sections of other tools that continue the first one, so that they need no heading in the detail."""
 IGNORED_SECTIONS = re.compile(r"how discovered|intent layer gap|suggested .*")
-"""Sections of other tools that are no part of the learning."""
+"""Sections of other tools that do not belong to the learning."""
 PLACEHOLDER = "_Awaiting analysis_"
 """The text that another tool writes into a section that is to be filled in."""
 
@@ -152,7 +152,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
     detail = _join_detail(outline.parts) or prose
     title = outline.title or _first_line(operation or detail)
     if not detail:
-        raise ReportFormatError("it does not say what was learned")
+        raise ReportFormatError("the learning is missing")
     return Learning(
         id=learning_id,
         type=_learning_type(fields.get("type", ""), outline.type, learning_id),

@@ -341,7 +341,7 @@ def _check_files(node: Node) -> Iterator[ValidationFinding]:
             )
     if len(node.files) > 1 and not node.imports_own:
         yield validation_rules.DIFFERENT_FILES.finding(
-            node.files[1].path, 1, f"it differs from {name_of(node.path)} beside it"
+            node.files[1].path, 1, f"it differs from {name_of(node.path)} in the same folder"
         )
 
 

@@ -134,7 +134,7 @@ UNREADABLE_FOLDER = _warning_rule(
 STALE = _warning_rule(
     "stale",
     "Files that a node covers were changed, by commits, after the node was.",
-    "see whether the node still says what holds",
+    "check whether the node is still correct",
 )
 
 INVALID_SETTINGS = _error_rule(

@@ -197,7 +197,7 @@ class ShareDelivery:
         return None
 
     def _deliver(self, agent: RemoteLiaisonAgent, parcel: DeliveryRequest) -> Callable[[UnitOfWork], None]:
-        """Deliver a share, and return what records it. Raises DeliveryRejected and DeliveryFailed."""
+        """Deliver a share, and return the function that records it. Raises DeliveryRejected and DeliveryFailed."""
         share = parcel.share
         with self._spans.measure_delivery(DELIVERY_SPAN, share.traceparent, {"cstp.agent": share.target_agent}):
             task_id = agent.deliver(parcel).task_id

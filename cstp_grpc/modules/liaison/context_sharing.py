@@ -54,7 +54,7 @@ class HandoverJudge(Protocol):
         """Whether any guardrail asks about the past."""
 
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
-        """Return the verdict without recording it; may block, to read what `reader` may read of the past.
+        """Return the verdict without recording it; may block, to read past decisions visible to `reader`.
 
         Raises GuardrailEvalFailed.
         """

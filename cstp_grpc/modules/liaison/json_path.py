@@ -105,9 +105,9 @@ class JsonPathEngine:
         try:
             query = self._environment.compile(text)
         except JSONPathError as error:
-            raise InvalidJsonPath(f"it is no RFC 9535 JSONPath: {error}") from error
+            raise InvalidJsonPath(f"it is not an RFC 9535 JSONPath: {error}") from error
         except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
-            raise InvalidJsonPath("it is no RFC 9535 JSONPath that can be read") from error
+            raise InvalidJsonPath("it is not a readable RFC 9535 JSONPath") from error
         # `$` alone: dropping it would leave no context, and masking it would make it a text.
         if query.empty():
             raise InvalidJsonPath("it selects the whole context, which must stay an object")

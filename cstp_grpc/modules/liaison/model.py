@@ -14,10 +14,10 @@ GUIDE = "guide"
 """The agent that has a session at first, and decides who gets it."""
 
 AGENT_PREFIX = "liaison_"
-"""What the name of a liaison agent begins with; its pillar follows."""
+"""The prefix of the names of liaison agents; the pillar follows."""
 
 HISTORY_MEMBER = "conversation_history"
-"""The member of a shared context that holds the messages; nothing else of a context may be called so."""
+"""The member of a shared context that holds the messages; no other part of a context may have this name."""
 
 
 def liaison_agent(pillar: str) -> str:
@@ -86,7 +86,7 @@ class TenantCaller:
 class Session:
     """A user's conversation, identified by tenant and id.
 
-    `context` is a JSON object with what the agents know besides the messages. `version` counts changes from 1, not
+    `context` is a JSON object with further data for the agents. `version` counts changes from 1, not
     counting messages and claims. `opened_hash` is the hash of the opening context; `activation_key` is the key of the
     activation of the liaison agent that has the session, None while the guide has it. `claim_number` is that of the
     last claim, 0 before the first. Instants are aware, in UTC.

@@ -24,7 +24,7 @@ shared."""
 logger = logging.getLogger(__name__)
 
 RuleSelector: TypeAlias = "Callable[[Mapping[str, Any]], Iterable[list[Location]]]"
-"""Returns what each rule selects in a document."""
+"""Returns the locations that each rule selects in a document."""
 
 
 @dataclass(frozen=True, slots=True)

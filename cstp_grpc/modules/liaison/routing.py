@@ -121,7 +121,7 @@ class RoutingAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """What routings may do.
+    """The limits of routings.
 
     With `direct_handover` a liaison agent's session may go to another one without the guide. A conversation whose
     messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole. With

@@ -51,7 +51,7 @@ chat_sessions = Table(
 )
 """Chat sessions, of which a user of a tenant has at most one that is active.
 
-`opened_hash` is that of what the session was opened with; `activation_key` names the activation of the liaison agent
+`opened_hash` is the hash of the opening context; `activation_key` names the activation of the liaison agent
 that has it; `claim_number` is that of the last claim, live or not. `context` is canonical JSON, as are all JSON texts
 of these tables.
 """
@@ -106,8 +106,8 @@ liaison_shares = Table(
 )
 """Contexts that were shared, and the outbox of their delivery.
 
-`next_attempt_at` is when a delivery is due; NULL where nothing is to be delivered, because it has been, was given up,
-or the agent fetches it. Whoever delivers sets it ahead first, so that no other server does the same.
+`next_attempt_at` is when a delivery is due; NULL without a delivery, because it is done, was given up,
+or the agent fetches it. A server sets it ahead before it delivers, so that no other server does the same.
 """
 
 liaison_activations = Table(
@@ -186,7 +186,7 @@ liaison_holds = Table(
     partial_index("due_at", where=DUE_HOLD),
     sqlite_with_rowid=False,
 )
-"""The open chat sessions that liaison agents have: when each is looked at next, and which events told of it already."""
+"""The open chat sessions that liaison agents have: when each is checked next, and which alarms were raised."""
 
 
 INSTANT_MEMBERS = frozenset({"claimed_until", "closed_at", "created_at", "decided_at", "occurred_at", "updated_at"})

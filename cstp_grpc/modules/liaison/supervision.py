@@ -69,7 +69,7 @@ class HeldSession:
         return tuple(Alarm(kind, since) for kind, since, limit in self._conditions(limits) if since + limit <= now)
 
     def next_due(self, limits: AlarmLimits, now: datetime) -> datetime | None:
-        """Return when the next alarm is due if nothing happens before, or None if there is none."""
+        """Return when the next alarm is due if nothing happens before, or None without an alarm."""
         ends = (since + limit for _, since, limit in self._conditions(limits))
         return min((end for end in ends if end > now), default=None)
 

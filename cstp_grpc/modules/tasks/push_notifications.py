@@ -272,7 +272,7 @@ def new_notification(agent: str, task_id: str, config_id: str, version: int, cau
 
 
 def new_config_id(push_format: PushFormat) -> str:
-    """Return the id of a configuration that has none.
+    """Return the id of a configuration without an id.
 
     In A2A 0.3 such a configuration is the only one of its task, which the next one replaces.
     """

@@ -103,7 +103,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
         return [config_from_row(row) for row in self._configs.all(unit_of_work, values)]
 
     def config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
-        """Return a configuration of a task, without an id the one that was set last; None if there is none."""
+        """Return a configuration of a task (without an id, the one that was set last), or None."""
         query = select(push_configs).where(
             config_columns.agent == agent, config_columns.task_id == replace_unstorable(task_id)
         )

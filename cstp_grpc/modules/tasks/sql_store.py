@@ -199,7 +199,7 @@ class SqlTaskStore:
         return None if row is None else record_from_row(row)
 
     def get(self, agent: str, task_id: str, observed: ObservationTime) -> Task | None:
-        """Return a task in its state at an instant; None if the agent has none of that id.
+        """Return a task in its state at an instant; None if the agent has no task with this id.
 
         Raises QueryFailed if the database does not respond.
         """
@@ -307,7 +307,7 @@ def page_query(parts: Iterable[ListingBranch], conditions: TaskFilter, request: 
 
 
 def branch_query(part: ListingBranch, conditions: TaskFilter, request: PageRequest) -> Select[Any]:
-    """Return the query of what a branch can add to a page, without contents."""
+    """Return the query for the rows that a branch can add to a page, without contents."""
     size = func.length(task_columns.content).label("size")
     query = part.select(task_columns.id, part.changed_at.label("changed_at"), size)
     if request.token:

@@ -207,7 +207,7 @@ class CentredEmbedder:
         self._lock = threading.Lock()
         self._common: NDArray[np.float32] | None = None
         self._pending: Future[NDArray[np.float32]] | None = None
-        """What one thread computes and others wait for; guarded by the lock."""
+        """The result that one thread computes and others wait for; guarded by the lock."""
 
     def is_cached(self, text: str) -> bool:
         """Return True if the inner embedder computes nothing for a text."""
@@ -249,7 +249,7 @@ class CentredEmbedder:
 
 
 def common_part(vectors: Vectors) -> NDArray[np.float32]:
-    """Return the part that unit vectors of unrelated texts have in common; zeros if they have none.
+    """Return the part that unit vectors of unrelated texts have in common; zeros without such a part.
 
     It has the direction of their mean. Its squared length is the mean similarity of two of them: the mean of vectors
     with nothing in common is not zero, but as long as there are few of them.

@@ -28,7 +28,7 @@ token has less than a character.
 NUMBER_BYTES = 32
 """Bytes of a number in a response, at most: the 17 digits of a double, its exponent, and spaces around it."""
 ENVELOPE_BYTES = 64 * 1024
-"""Bytes of a response besides its numbers."""
+"""Bytes of a response without its numbers."""
 TRANSIENT_STATUSES = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed, as for webhooks."""
 
@@ -117,7 +117,7 @@ def parse_vectors(body: bytes, count: int, dimensions: int) -> Vectors:
         by_index = {item["index"]: item["embedding"] for item in items}
         rows = [by_index[index] for index in range(count)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise QueryFailed("the endpoint's answer is no list of embeddings.") from error
+        raise QueryFailed("the endpoint's answer is not a list of embeddings.") from error
     if len(items) != count:
         raise QueryFailed(f"the endpoint answers with {len(items)} embeddings for {count} texts.")
     lengths = {len(row) if isinstance(row, list) else 0 for row in rows}

@@ -30,11 +30,11 @@ STOP_WEIGHT = 0.01
 COMMON = """
 a after all also an and any are as at be been before being between but by can could did do does each every for from had
 has have how i if in into is it its many may more most must my no not now of on once one only or our out over own per
-should so some still such than that the their them then there these they this those to too under up us very was we were
-what when where which while who why will with would you your
+should so some still such than that the their them then there these they this those to too under up us very was we what
+were when where which while who why will with would you your
 """
 STOP_WORDS = frozenset(COMMON.split())
-"""Common English words, which say nothing about the subject of a text."""
+"""Common English words, which do not identify the subject of a text."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 """Endings of inflected words and their replacements, tried in this order."""
 SHORTEST_STEM = 3

@@ -1,7 +1,7 @@
 """The files of all-MiniLM-L6-v2: where they are found or downloaded, their checksums, and their conversion to ONNX.
 
-Weights are verified and converted once. Beside the ONNX file lie its weights and a receipt: which files were verified,
-and size and modification time of the converted ones. Later starts compare only these, because hashing 90 MB takes
+Weights are verified and converted once. Next to the ONNX file are its weights and a receipt: the verified files, and
+size and modification time of the converted ones. Later starts compare only these, because hashing 90 MB takes
 longer than loading them. If anything differs, or the receipt cannot be read, verification and conversion start over.
 """
 

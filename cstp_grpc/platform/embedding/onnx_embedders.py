@@ -225,7 +225,7 @@ POOLINGS: Mapping[str, Pooling] = {
     # The sum divided by the square root of the length points where the mean does.
     "pooling_mode_mean_sqrt_len_tokens": pool_mean,
 }
-"""What the flags of a pooling configuration mean."""
+"""The pooling for each flag of a pooling configuration."""
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
 """Modules that a model may consist of. Vectors are normalised in any case."""
 DEFAULT_MAX_TOKENS = 512

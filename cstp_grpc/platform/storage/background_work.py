@@ -103,7 +103,7 @@ class PeriodicTask:
 
 
 class ExpiryTask(PeriodicTask):
-    """Removes what has expired in a thread, batch by batch, so that other jobs of the writer run in between.
+    """Removes expired rows in a thread, batch by batch, so that other jobs of the writer run in between.
 
     `remove_batch` returns whether more may have expired; if not, it is called again after `interval` seconds.
     """

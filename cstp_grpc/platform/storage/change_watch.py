@@ -154,14 +154,14 @@ class DatabaseVersion:
 
 CATCH_UP_SECONDS: Final = 1.0
 """The interval of checks while notifications come, for transactions that give none, such as that of a private
-intent. Chosen: long beside the microseconds of a check, and short for who reads old data meanwhile."""
+intent. Chosen: long compared with the microseconds of a check, and short for readers of old data."""
 
 
 class ChangeWatch:
     """Calls listeners in a thread after any process commits to the database.
 
-    On PostgreSQL it checks as soon as a notification comes, and at intervals besides: short ones if notifications
-    cannot be had.
+    On PostgreSQL it checks as soon as a notification comes, and also at intervals: short ones if notifications are not
+    available.
     """
 
     def __init__(self, database: Database, interval: float, listeners: Sequence[Callable[[], object]]) -> None:

@@ -185,7 +185,7 @@ RESERVED_CONNECTIONS = 4
 migrations and the like."""
 
 UNLIMITED = -1
-"""What SQLAlchemy takes for no bound on the connections beyond those that are kept."""
+"""SQLAlchemy's value for an unlimited number of connections beyond those of the pool."""
 
 POOL_TIMEOUT = 10.0
 """Seconds that a read waits for a connection."""
@@ -205,7 +205,7 @@ CONDITIONS: Final = frozenset(
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM),
     )
 )
-"""The primary codes of SQLite for what its surroundings, and no statement, have caused."""
+"""The primary codes of SQLite for errors caused by its environment, not by a statement."""
 
 SQLITE_PRAGMAS = (
     f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
@@ -392,7 +392,7 @@ def prepare_sqlite_connection(connection: DBAPIConnection, _entry: ConnectionPoo
 
 
 def switch_to_wal(cursor: DBAPICursor) -> str:
-    """Switch the database to a write-ahead log if it has none yet, and return its journal mode."""
+    """Switch the database to a write-ahead log unless it has one, and return its journal mode."""
     ends_at = time.monotonic() + BUSY_MILLISECONDS / 1000
     while True:
         try:

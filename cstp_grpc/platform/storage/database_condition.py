@@ -15,14 +15,14 @@ from cstp_grpc.platform.storage.migration import read_revision
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCondition:
-    """What a look at a database tells."""
+    """The condition of a database."""
 
     name: str
     """SQLite with its file, or PostgreSQL with its version."""
     migration: str | None
     """None for an empty database."""
     damage: str | None = None
-    """What a check of all pages and indexes found; None also where none was asked for."""
+    """The findings of a check of all pages and indexes; None also without a check."""
     log_bytes: int = 0
     """The size of SQLite's write-ahead log."""
     clock_ahead: float = 0.0

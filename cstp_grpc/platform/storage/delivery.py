@@ -45,7 +45,7 @@ RETRY_SECONDS = 5.0
 
 
 DeliveryAttempt = Callable[[], Callable[[UnitOfWork], object]]
-"""Delivers an item outside any transaction, and returns what records the delivery in one.
+"""Delivers an item outside any transaction, and returns the function that records the delivery in one.
 
 Raises DeliveryFailed and DeliveryRejected.
 """
@@ -199,7 +199,7 @@ class DeliveryDispatcher(Generic[ItemT]):
             return None
 
     def _has_room(self, item: ItemT, begun: int) -> bool:
-        """Return True if an item can start now, besides `begun` others of its recipient."""
+        """Return True if an item can start now, in addition to `begun` others of its recipient."""
         queue = self._queue_for(item)
         with self._lock:
             return item.key not in queue.under_way and len(queue.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
@@ -248,7 +248,7 @@ class DeliveryDispatcher(Generic[ItemT]):
         try:
             self._writer.run(record)
         except Exception:
-            self._options.logger.exception("what became of %s is not on disk: it is delivered again", item)
+            self._options.logger.exception("the outcome of %s is not on disk: it is delivered again", item)
             self._finish(item, queue)
         if not again:
             self._options.settled()
@@ -256,7 +256,7 @@ class DeliveryDispatcher(Generic[ItemT]):
         self.wake()
 
     def _try(self, item: ItemT, attempt: DeliveryAttempt) -> tuple[Callable[[UnitOfWork], object], bool]:
-        """Run an attempt, and return what records its result, and whether it is retried."""
+        """Run an attempt, and return the function that records its result, and whether it is retried."""
         progress: Mapping[str, object] = {}
         try:
             return attempt(), False

@@ -36,11 +36,11 @@ class QueuedItem(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """What identifies it."""
+        """The identity of the item."""
 
     @property
     def caused_at(self) -> datetime:
-        """When the event happened that it reports."""
+        """The instant of the event that the item reports."""
 
     @property
     def attempts(self) -> int:
@@ -56,7 +56,7 @@ ItemT = TypeVar("ItemT", bound=QueuedItem)
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in an outbox: how many items, and since when the oldest has; None without any."""
+    """The items that wait in an outbox: their number, and since when the oldest waits; None without any."""
 
     count: int
     oldest: datetime | None
@@ -81,14 +81,14 @@ def build_outbox_measures(
     return [
         Measure(
             "outbox_items",
-            "What waits to be delivered, tries included that failed.",
+            "Items waiting for delivery, including those whose last attempt failed.",
             read_labelled(kind, lambda: read().count),
             ("kind",),
             of_database=True,
         ),
         Measure(
             "outbox_oldest_seconds",
-            "How long the oldest of what waits has done so; 0 if nothing does.",
+            "How long the oldest item has waited; 0 if no item waits.",
             read_labelled(kind, read_age),
             ("kind",),
             of_database=True,
@@ -100,7 +100,7 @@ class SqlDeliveryQueue(Generic[ItemT]):
     """The items of a table that wait for their delivery; it has the columns `attempts` and `next_attempt_at`.
 
     `key` are the columns that identify an item, `from_row` converts a row. An item can be due if it meets `condition`.
-    `is_waiting` is the condition of what counts as waiting at the instant `at`, and `since` the column with its cause.
+    `is_waiting` is the condition of items that wait at the instant `at`, and `since` the column with their cause.
     """
 
     def __init__(

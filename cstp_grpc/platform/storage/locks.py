@@ -30,8 +30,8 @@ class DataDirLock:
     """A lock on a data folder that ends with the process holding it, even after a crash.
 
     It is held by one process alone, or by any number that take it `shared`. A child that inherits `fileno()` holds it
-    too: the folder stays locked until both have ended. Whoever has to wait does so for `wait_seconds`; by default,
-    one that wants to be alone waits for those that share, since they are short-lived, and for nothing else.
+    too: the folder stays locked until both have ended. A process waits for `wait_seconds`. By default, it waits
+    for shared locks only, to lock alone, since these are short-lived.
     """
 
     def __init__(self, data_dir: Path, *, shared: bool = False, wait_seconds: float | None = None) -> None:
@@ -137,7 +137,7 @@ class ProcessWriteLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the lock of all processes that use the same path, beside which two empty files are created."""
+        """Create the lock of all processes that use the same path, and two empty files next to it."""
         # Two locks, because the kernel need not hand `flock` to waiters in their order: a writer that releases one lock
         # and takes it again could overtake all others. Whoever waits for `writing` holds `next`, so the writer that has
         # just released `writing` must wait for `next` first, and is at best the one after.

@@ -79,7 +79,7 @@ def build_alembic_config(connection: Connection | None = None) -> Config:
 
 
 def read_revision(connection: Connection) -> str | None:
-    """Return the migration revision of a connection's database; None if it has none."""
+    """Return the migration revision of a connection's database, or None."""
     if not inspect(connection).has_table(VERSION_TABLE.name):
         return None
     found: str | None = connection.scalar(select(VERSION_TABLE.c.version_num))

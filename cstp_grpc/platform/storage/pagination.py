@@ -81,15 +81,15 @@ def hash_conditions(conditions: object) -> str:
 DEFAULT_SIZE = 50
 MAX_SIZE = 1000
 MAX_BYTES = 640 * 1024
-"""How large the items of a page may be by estimate.
+"""Maximum estimated size of the items of a page.
 
-gRPC takes messages of 4 MiB unless told otherwise, at both ends. The rest is for what the estimate leaves out: framing,
-and structured data, of which `1,` takes 5.5 times as much in a message as in JSON.
+gRPC accepts messages of 4 MiB by default, at both ends. The rest is for framing, which the estimate leaves out, and for
+structured data, of which `1,` takes 5.5 times as much in a message as in JSON.
 """
 ITEM_BYTES = 256
-"""What an item takes besides its texts: instants, numbers, and the framing of its fields."""
+"""Bytes of an item without its texts: instants, numbers, and the framing of its fields."""
 TEXT_BYTES = 4
-"""What a text takes besides its characters."""
+"""Bytes of a text in addition to its characters."""
 
 
 @dataclass(frozen=True, slots=True)

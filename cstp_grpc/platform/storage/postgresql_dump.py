@@ -97,8 +97,8 @@ def write_postgresql_dump(
     with tools.database.with_repeatable_reads().engine.connect() as connection, connection.begin():
         migration = read_revision(connection)
         if migration is None:
-            raise SnapshotFailed("storage.url: the database is no journal of this program")
-        # Counted and dumped in one state, whoever writes meanwhile: pg_dump takes over the snapshot of this connection.
+            raise SnapshotFailed("storage.url: the database is not a journal of this program")
+        # Counted and dumped in one state despite other writers: pg_dump takes over the snapshot of this connection.
         snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
         rows = count_table_rows(connection)
         arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot}"]
@@ -128,7 +128,7 @@ def restore_postgresql_dump(
     force: bool,
     on_progress: Callable[[int], object],
 ) -> None:
-    """Put a dump in the place of what a database contains, in one transaction that ends with counting all rows.
+    """Replace the contents of a database by a dump, in one transaction that ends with counting all rows.
 
     `rows` are those of the tables in the dump, `ours` all tables of this version, which are replaced. Without `force`
     the database must be empty. Raises SnapshotFailed, and SQLAlchemyError if the database
@@ -170,7 +170,7 @@ def drop_statements(connection: Connection, tables: AbstractSet[str]) -> list[st
 
 
 def check_statements(schema: str, rows: Mapping[str, int]) -> Iterator[str]:
-    """Yield the statements that fail unless each table has so many rows, and name the journal anew."""
+    """Yield statements that fail unless each table has its number of rows, and give the journal a new name."""
     for table, count in rows.items():
         name = sql.Identifier(schema, table).as_string(None)
         told = sql.Literal(f"{table}: not {count} rows were restored").as_string(None)

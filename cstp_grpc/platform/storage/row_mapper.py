@@ -24,7 +24,7 @@ class ColumnCodec:
     encode: Convert | None = None
     decode: Convert | None = None
     empty: Any = None
-    """What NULL is read as."""
+    """The value for NULL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ PROGRESS_STEPS: Final = 100_000
 """Steps of SQLite's virtual machine between two reports of progress, some milliseconds."""
 
 LOG_SUFFIXES: Final = ("-wal", "-shm", "-journal")
-"""The names that SQLite adds to that of a database for the files beside it."""
+"""The suffixes that SQLite adds to the name of a database for its other files."""
 
 
 class SnapshotFailed(Exception):
@@ -25,7 +25,7 @@ class SnapshotFailed(Exception):
 
 
 def write_sqlite_snapshot(source: Path, target: Path, on_progress: Callable[[int], object]) -> None:
-    """Write one state of a database into a new file, whoever writes to the database meanwhile.
+    """Write a consistent state of a database into a new file, even if others write to the database meanwhile.
 
     `on_progress` is called with the bytes written so far. Raises SnapshotFailed.
     """
@@ -87,7 +87,7 @@ def replace_sqlite_database(path: Path, replacement: Path) -> None:
 
 
 def remove_sqlite_logs(path: Path) -> None:
-    """Remove the files that SQLite left beside a database that is about to be replaced."""
+    """Remove the files that SQLite left next to a database that is about to be replaced."""
     for suffix in LOG_SUFFIXES:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
@@ -122,9 +122,9 @@ def open_connection(path: Path, busy_milliseconds: int = BUSY_MILLISECONDS) -> s
 
 
 def read_migration(connection: sqlite3.Connection, path: Path) -> str:
-    """Return the migration of a database. Raises SnapshotFailed if it has none that this version knows."""
+    """Return the migration of a database. Raises SnapshotFailed if this version does not know it."""
     if VERSION_TABLE.name not in list_tables(connection):
-        raise SnapshotFailed(f"{path}: is no journal of this program")
+        raise SnapshotFailed(f"{path}: is not a journal of this program")
     ((found,),) = connection.execute(f"SELECT version_num FROM {VERSION_TABLE.name}")  # noqa: S608 - a constant
     return require_known_migration(str(found), path)
 

@@ -1,6 +1,6 @@
 """Units of work and what runs in them: column types, compiled statements, insertions and the lock of writers.
 
-The tables themselves stand beside the SQL stores of their rooms.
+The tables are defined next to the SQL stores of their modules.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class DriverStatement:
     converters: Sequence[tuple[int, Any]]
     """Those that leave None as it is."""
     null_converters: Sequence[tuple[int, Any]]
-    """Those that make something of None, such as the JSON text `null`."""
+    """Those that convert None, for instance to the JSON text `null`."""
     insertions: Mapping[int, str]
     """The same statement for so many rows; empty unless it is a plain INSERT on SQLite."""
 
@@ -353,7 +353,7 @@ class CompiledStatement:
             raise self._to_dbapi_error(error) from error
 
     def first(self, unit_of_work: UnitOfWork, values: Values) -> Row | None:
-        """Run the statement and return its first row; None if there is none. Raises DBAPIError."""
+        """Run the statement and return its first row, or None. Raises DBAPIError."""
         rows = self.all(unit_of_work, values)
         return rows[0] if rows else None
 
@@ -484,7 +484,7 @@ ORDER_LOCK = 0x6373_7470_0002
 """The PostgreSQL advisory lock that makes numbers visible in their order: `cstp` in ASCII, and a number of ours."""
 
 CHANGE_CHANNEL = "cstp_changes"
-"""The PostgreSQL channel on which transactions notify other servers of what they committed."""
+"""The PostgreSQL channel on which transactions notify other servers of their commits."""
 
 
 class ChangeNotice:
@@ -517,8 +517,8 @@ class GlobalWriteLock:
     def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the writes of other servers wait until the transaction ends, and notify them. Raises DBAPIError.
 
-        A transaction that reads what it will change calls this first: what it read then stays valid, and two servers
-        never deadlock.
+        A transaction that reads rows before it changes them calls this first: the rows stay valid, and servers never
+        deadlock.
         """
         if self._lock is not None:
             self._lock.all(unit_of_work, {})

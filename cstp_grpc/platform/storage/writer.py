@@ -101,14 +101,14 @@ class GroupCommitWriter:
         self._changed = threading.Condition(self._lock)
         self._waiting: list[write_jobs.PendingJob[Any]] = []
         self._gathered: dict[asyncio.AbstractEventLoop, write_jobs.GatheredJobs] = {}
-        """What each event loop will hand over next; an entry is used by the thread of its loop alone."""
+        """The jobs that each event loop will hand over next; an entry is used by the thread of its loop alone."""
         self._last_count = 1
         """How many jobs an event loop has handed over last."""
         self._busy = False
         """Whether a thread owns `_unit_of_work`: the writer's, or one in `run` that found the writer idle.
 
-        It is a flag and no lock, because the owner changes it under `_lock` together with looking at `_waiting`.
-        Whoever sets it, in `_wait_for_jobs` or `_enqueue_or_claim`, must call `_release_connection`, which wakes the
+        It is a flag and not a lock, because the owner changes it under `_lock` together with looking at `_waiting`.
+        A thread that sets it (`_wait_for_jobs`, `_enqueue_or_claim`) must call `_release_connection`, which wakes the
         writer's thread for the jobs that were queued in between.
         """
         self._closed = False

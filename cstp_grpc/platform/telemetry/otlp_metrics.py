@@ -47,7 +47,7 @@ BOUND: Final = "le"
 class OtlpMetrics:
     """Sends the families of a collector to a collector of OpenTelemetry; a `BackgroundPart`.
 
-    All values are since the start of the process, so that what is not taken once is part of what is sent next.
+    All values are since the start of the process, so that the next export includes a lost one.
     """
 
     def __init__(self, families: Collector, settings: OtlpSettings, clock: Callable[[], float] = time.time) -> None:

@@ -48,7 +48,7 @@ PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def build_resource(settings: OtlpSettings, program: str) -> Resource:
-    """Return what spans and metrics are of: this process of the service."""
+    """Return the source of spans and metrics: this process of the service."""
     return Resource(
         {
             "service.name": settings.service_name,
@@ -62,7 +62,7 @@ def build_resource(settings: OtlpSettings, program: str) -> Resource:
 
 
 def export_options(settings: OtlpSettings) -> dict[str, Any]:
-    """Return the options of exporters: the address, the headers and whom to trust. Raises ConfigError."""
+    """Return the options of exporters: the address, the headers and the trusted CAs. Raises ConfigError."""
     assert settings.endpoint is not None, "there is a collector"
     secure = settings.endpoint.startswith("https://")
     credentials: grpc.ChannelCredentials | None = None
@@ -125,7 +125,7 @@ class OtlpTracing:
         ending.join(STOP_SECONDS)
 
     def measure(self, name: str) -> AbstractContextManager[object]:
-        """Record the block as a part of what is in progress, if that is recorded."""
+        """Record the block as a child of the current span, if that is recorded."""
         return self._measure(name)
 
     @contextmanager
@@ -143,18 +143,18 @@ class OtlpTracing:
                 raise
 
     def begin_call(self, name: str, attributes: Mapping[str, str]) -> OutgoingCall:
-        """Begin the span of a call of somebody else, a part of what is in progress."""
+        """Begin the span of an outgoing call, as a child of the current span."""
         return OutgoingCall(self._tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=dict(attributes)))
 
     def begin_forwarded(self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str]) -> OutgoingCall:
-        """Begin the span of a call that is made for somebody else, whose headers name the trace."""
+        """Begin the span of a forwarded call, whose headers name the trace."""
         parent = PROPAGATOR.extract(dict(headers), contexts.Context())
         return OutgoingCall(self._tracer.start_span(name, parent, trace.SpanKind.CLIENT, dict(attributes)))
 
     def measure_delivery(
         self, name: str, traceparent: str | None, attributes: Mapping[str, str]
     ) -> AbstractContextManager[object]:
-        """Record the block as a later part of a trace, which whoever is called in it is told."""
+        """Record the block as a later part of a trace, and propagate it to outgoing calls."""
         return NOTHING if traceparent is None else self._measure_delivery(name, traceparent, attributes)
 
     @contextmanager

@@ -101,7 +101,7 @@ def test_a_record_that_says_elsewhere_by_what_it_is_superseded_is_superseded(rec
     parsed = records.parsed("0001-this.md")
     assert parsed.record.content.status is DecisionStatus.SUPERSEDED
     assert parsed.record.content.outcome is Outcome.PARTIAL
-    assert "taken as superseded, since a link says by what" in parsed.notes
+    assert "taken as superseded, since a link names the successor" in parsed.notes
 
 
 @pytest.mark.parametrize(("named", "told"), [("[old](0007-gone.md)", "old"), ("ADR-0007", "ADR-0007"), ("7", "7")])

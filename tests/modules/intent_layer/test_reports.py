@@ -282,8 +282,8 @@ def test_what_is_missing_is_taken_from_elsewhere(
 @pytest.mark.parametrize(
     ("content", "learning_id", "reason"),
     [
-        ("", ID, "does not say what was learned"),
-        ("**Type**: pitfall\n\n### Disposition\n- [ ] Rejected", ID, "does not say what was learned"),
+        ("", ID, "the learning is missing"),
+        ("**Type**: pitfall\n\n### Disposition\n- [ ] Rejected", ID, "the learning is missing"),
         ("Read me first.", "README", "type is not known"),
         ("**Type**: pitfall\n\nText", "note", "when it was filed"),
         ("**Type**: pitfall\n**Timestamp**: yesterday\n\nText", "note", "when it was filed"),
