@@ -20,18 +20,18 @@ from cstp_grpc.contract.errors import CstpError
 
 
 class GuardFunctionMiddleware(FunctionMiddleware):
-    """Judges each call of a function before the function is called.
+    """Checks each call of a function before the function is called.
 
     A refused call has the refusal as its result. With `approvals="ask"` the run ends with a request that the caller
-    approves, as by functions that always require approval. What leaves a run is a MiddlewareFailure that was caused by
-    Blocked or a CstpError: the framework tells the model of other exceptions.
+    approves, like functions that always require approval. A run raises a MiddlewareFailure that was caused by Blocked
+    or a CstpError: the framework reports other exceptions to the model.
     """
 
     def __init__(self, tool_guard: ToolGuard) -> None:
         self._guard = tool_guard
 
     async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Call a function if it is allowed. Raises MiddlewareFailure by setting."""
+        """Call a function if it is allowed. Raises MiddlewareFailure if the settings say so."""
         async with AsyncExitStack() as opened:
             try:
                 await opened.enter_async_context(self._guarded(context))
@@ -48,7 +48,7 @@ class GuardFunctionMiddleware(FunctionMiddleware):
     def _guarded(self, context: FunctionInvocationContext) -> GuardedToolCall:
         arguments = context.arguments
         stated = arguments if isinstance(arguments, Mapping) else arguments.model_dump(mode="json")
-        # The framework has compared it with the call: another call is not approved by it.
+        # The framework has compared the approval with the call: it approves no other call.
         answer = context.metadata.get("approval_response")
         approved = isinstance(answer, Content) and answer.approved is True
         return self._guard.guard_call(context.function.name, stated, approved=approved)

@@ -12,16 +12,16 @@ from crewai.tools import BaseTool, ToolFailure
 from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, GuardedToolCall, ToolCallRefused, ToolGuard
 
 APPROVE: Final = "approve"
-"""What a person types to let a tool be called."""
+"""The word that a person types to approve a tool call."""
 
 DEFAULT_CACHING: Final = BaseTool.model_fields["cache_function"].default
 
 AskPerson = Callable[[BaseTool, Mapping[str, Any], str], bool]
-"""Asks a person whether a tool is called with some arguments; the last argument is the question."""
+"""Asks a person whether to call a tool with some arguments; the last argument is the question."""
 
 
 class GuardedCrewTool(BaseTool):
-    """A tool under guard, which is otherwise like the one that it is made of."""
+    """A guarded copy of a tool."""
 
     guarded_tool: BaseTool
     tool_guard: Any
@@ -46,7 +46,7 @@ class GuardedCrewTool(BaseTool):
             return note_failure(guarded, await self.guarded_tool.arun(**kwargs))
 
     def _enter(self, opened: ExitStack, arguments: dict[str, Any]) -> GuardedToolCall:
-        """Judge a call, and ask a person if that is wanted. Raises ToolCallRefused, and by setting others."""
+        """Check a call, and ask a person if the settings say so. Raises ToolCallRefused, and others by setting."""
         guard: ToolGuard = self.tool_guard
         try:
             return opened.enter_context(guard.guard_call(self.name, arguments))
@@ -56,12 +56,12 @@ class GuardedCrewTool(BaseTool):
             return opened.enter_context(guard.guard_call(self.name, arguments, approved=True))
 
     async def _enter_async(self, opened: AsyncExitStack, arguments: dict[str, Any]) -> GuardedToolCall:
-        """Judge a call, and ask a person if that is wanted. Raises ToolCallRefused, and by setting others."""
+        """Check a call, and ask a person if the settings say so. Raises ToolCallRefused, and others by setting."""
         guard: ToolGuard = self.tool_guard
         try:
             return await opened.enter_async_context(guard.guard_call(self.name, arguments))
         except ApprovalNeeded as needed:
-            # A console has one reader: nothing else of this loop goes on while a person is asked.
+            # A console has one reader: this blocks the event loop while a person is asked.
             if not self.ask_person(self.guarded_tool, arguments, needed.question):
                 raise
             return await opened.enter_async_context(guard.guard_call(self.name, arguments, approved=True))
@@ -79,8 +79,8 @@ def ask_on_console(tool: BaseTool, arguments: Mapping[str, Any], question: str) 
 def guard_tool(tool: BaseTool, tool_guard: ToolGuard, *, ask_person: AskPerson = ask_on_console) -> GuardedCrewTool:
     """Return a tool that is called only if the guardrails allow it.
 
-    A refused call is a ToolFailure, which the agent reads. With `approvals="ask"` the person at the console is asked,
-    or whoever `ask_person` asks. CrewAI tells the agent of exceptions, too, unless `tool_failure_policy` is `raise`.
+    A refused call is a ToolFailure, which the agent reads. With `approvals="ask"`, `ask_person` asks a person, by
+    default on the console. CrewAI reports exceptions to the agent, too, unless `tool_failure_policy` is `raise`.
     """
 
     custom = tool.cache_function is not DEFAULT_CACHING
@@ -94,7 +94,7 @@ def guard_tool(tool: BaseTool, tool_guard: ToolGuard, *, ask_person: AskPerson =
         env_vars=tool.env_vars,
         args_schema=tool.args_schema,
         result_schema=tool.result_schema,
-        # CrewAI can only write down functions of modules, of which it warns.
+        # CrewAI can only serialise functions of modules; it warns about others.
         cache_function=is_cacheable if custom else is_no_failure,
         result_as_answer=tool.result_as_answer,
         tool_failure_policy=tool.tool_failure_policy,
@@ -105,7 +105,7 @@ def guard_tool(tool: BaseTool, tool_guard: ToolGuard, *, ask_person: AskPerson =
 
 
 def is_no_failure(_: Any, result: Any) -> bool:
-    """Return whether a result may be kept for other calls: one that is refused now may be allowed then."""
+    """Return whether to cache a result: a call that is refused now may be allowed later."""
     return not isinstance(result, ToolFailure)
 
 

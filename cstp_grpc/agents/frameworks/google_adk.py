@@ -14,10 +14,10 @@ from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, GuardedToolCa
 
 
 class GuardPlugin(BasePlugin):
-    """Judges each tool call of all agents of a runner before the tool is called.
+    """Checks each tool call of all agents of a runner before the tool is called.
 
     A refused call has the refusal as its `error`. With `approvals="ask"` the run ends with a request to confirm it.
-    What leaves a run is a RuntimeError that was caused by Blocked or a CstpError, as the runner wraps exceptions.
+    A run raises a RuntimeError that was caused by Blocked or a CstpError, because the runner wraps exceptions.
     """
 
     def __init__(self, tool_guard: ToolGuard, name: str = "cstp_guard") -> None:
@@ -28,7 +28,7 @@ class GuardPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Return the refusal of a call, or None if it is allowed. Raises Blocked and CstpError by setting."""
+        """Return the refusal of a call, or None if it is allowed. May raise Blocked and CstpError, by settings."""
         answer = tool_context.tool_confirmation
         approved = answer is not None and answer.confirmed
         try:

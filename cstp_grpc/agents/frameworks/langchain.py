@@ -19,17 +19,17 @@ R = TypeVar("R")
 ToolAnswer: TypeAlias = ToolMessage | Command[Any]
 
 APPROVE: Final = "approve"
-"""The type of the decision by which a person lets a tool be called."""
+"""The type of the decision with which a person approves a tool call."""
 FAILED: Final = "error"
-"""The status of the message of a tool that failed, or was not called."""
+"""The message status of a tool that failed, or was not called."""
 
 
 class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Judges each tool call of an agent before the tool is called.
+    """Checks each tool call of an agent before the tool is called.
 
     A refused call is answered with a ToolMessage of the status `error`. With `approvals="ask"` the run is interrupted
-    as by HumanInTheLoopMiddleware with one interrupt for each call, and resumed by a decision such as
-    `{"type": "approve"}`. For a ToolNode of LangGraph, the methods are its `wrap_tool_call` and `awrap_tool_call`.
+    as by HumanInTheLoopMiddleware, with one interrupt for each call, and resumed by a decision such as
+    `{"type": "approve"}`. Pass the methods to a LangGraph ToolNode as its `wrap_tool_call` and `awrap_tool_call`.
     """
 
     def __init__(self, tool_guard: ToolGuard) -> None:
@@ -37,13 +37,13 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         self._guard = tool_guard
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolAnswer]) -> ToolAnswer:
-        """Answer a tool call, by calling the tool if it is allowed. Raises Blocked and CstpError by setting."""
+        """Answer a tool call: call the tool if it is allowed. Raises Blocked and CstpError if the settings say so."""
         return self._call_to_judge(request).run(lambda: handler(request))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolAnswer]]
     ) -> ToolAnswer:
-        """Answer a tool call, by calling the tool if it is allowed. Raises Blocked and CstpError by setting."""
+        """Answer a tool call: call the tool if it is allowed. Raises Blocked and CstpError if the settings say so."""
         return await self._call_to_judge(request).run_async(lambda: handler(request))
 
     def _call_to_judge(self, request: ToolCallRequest) -> CallToJudge[ToolMessage]:
@@ -52,18 +52,18 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 class GuardedTool(BaseTool):
-    """A tool under guard, which is otherwise like the one that it is made of."""
+    """A guarded copy of a tool."""
 
     guarded_tool: BaseTool
     tool_guard: Any
     """A ToolGuard."""
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the tool if it is allowed. Raises Blocked and CstpError by setting."""
+        """Call the tool if it is allowed. Raises Blocked and CstpError if the settings say so."""
         return self._call_to_judge(tool_input, kwargs).run(lambda: self.guarded_tool.run(tool_input, *args, **kwargs))
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the tool if it is allowed. Raises Blocked and CstpError by setting."""
+        """Call the tool if it is allowed. Raises Blocked and CstpError if the settings say so."""
         call = self._call_to_judge(tool_input, kwargs)
         return await call.run_async(lambda: self.guarded_tool.arun(tool_input, *args, **kwargs))
 
@@ -74,18 +74,18 @@ class GuardedTool(BaseTool):
         self, tool_input: str | dict[str, Any], options: Mapping[str, Any]
     ) -> CallToJudge[ToolMessage | str]:
         stated = tool_input if isinstance(tool_input, dict) else {"input": tool_input}
-        # The state of the graph and the like, which LangGraph adds, are no arguments of the model. They are told apart
-        # as LangChain does for its callbacks, and not by `args`, since tools may take arguments that it does not name.
+        # LangGraph adds arguments that are not from the model, such as the state of the graph. They are recognised as
+        # LangChain does for its callbacks, and not by `args`, since tools may take arguments that `args` does not name.
         if isinstance(tool_input, dict):
             stated = self.guarded_tool._filter_injected_args(tool_input)
         return CallToJudge(self.tool_guard, self.name, stated, options.get("tool_call_id"), refused_answer)
 
 
 def guard_tool(tool: BaseTool, tool_guard: ToolGuard) -> GuardedTool:
-    """Return a tool that is called only if the guardrails allow it, for agents that take no middleware.
+    """Return a tool that is called only if the guardrails allow it, for agents without middleware.
 
-    A refused call is answered with a ToolMessage of the status `error`, or with its text where the tool is not called
-    by a model. `approvals="ask"` is for tools that are called in a graph.
+    A refused call is answered with a ToolMessage of the status `error`, or with its text if the caller is not a
+    model. `approvals="ask"` is for tools that are called in a graph.
     """
     return GuardedTool(
         name=tool.name,
@@ -101,7 +101,7 @@ def guard_tool(tool: BaseTool, tool_guard: ToolGuard) -> GuardedTool:
 
 
 class CallToJudge(Generic[R]):
-    """A tool call and how it is answered in LangChain's own way."""
+    """A tool call, and how LangChain answers it."""
 
     def __init__(
         self,
@@ -155,12 +155,12 @@ class CallToJudge(Generic[R]):
 
     def _guarded(self, *, approved: bool) -> GuardedToolCall:
         guarded = self._guard.guard_call(self._tool, self._arguments, approved=approved)
-        # An interrupt within the tool: LangGraph calls it again when the run is resumed.
+        # An interrupt within the tool: LangGraph calls the tool again when the run is resumed.
         guarded.suspending = (GraphBubbleUp,)
         return guarded
 
     def _is_approved(self, needed: ApprovalNeeded) -> bool:
-        """Interrupt the run, and once it is resumed return what a person decided."""
+        """Interrupt the run, and return the person's decision once the run is resumed."""
         asked = {
             "type": "tool_approval",
             "tool_call_id": self._call_id,
@@ -176,12 +176,12 @@ class CallToJudge(Generic[R]):
 
 
 def refused_message(text: str, tool: str, call_id: str | None) -> ToolMessage:
-    """Return the message with which a model is told that a tool was not called."""
+    """Return the message that tells a model that a tool was not called."""
     return ToolMessage(text, tool_call_id=call_id or "", name=tool, status=FAILED)
 
 
 def refused_answer(text: str, tool: str, call_id: str | None) -> ToolMessage | str:
-    """Return the answer in place of a call: a message for a model, a text for any other caller."""
+    """Return the answer to a refused call: a message for a model, a text for any other caller."""
     return text if call_id is None else refused_message(text, tool, call_id)
 
 

@@ -15,16 +15,16 @@ from workflows.runtime.types.results import WaitingForEvent
 from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, GuardedToolCall, ToolGuard
 
 AskPerson = Callable[[FunctionTool, Mapping[str, Any], str], bool]
-"""Asks a person whether a tool is called with some arguments; the last argument is the question."""
+"""Asks a person whether to call a tool with some arguments; the last argument is the question."""
 
 
 def guard_tool(tool: FunctionTool, tool_guard: ToolGuard, *, ask_person: AskPerson | None = None) -> FunctionTool:
     """Return a tool whose function is called only if the guardrails allow it.
 
-    A refused call raises, and agents tell the model why; they tell it of Blocked and CstpError, too. With
-    `approvals="ask"` a person is asked by `ask_person`, in another thread if the agent is asynchronous.
+    A refused call raises, and agents tell the model why; they report Blocked and CstpError to it, too. With
+    `approvals="ask"`, `ask_person` asks a person, in another thread if the agent is asynchronous.
     """
-    # Functions and not `call` are wrapped, since some agents call these.
+    # The functions are wrapped, not `call`, since some agents call the functions.
     function, name = tool.real_fn, tool.metadata.get_name()
 
     def begin(arguments: Mapping[str, Any], *, approved: bool = False) -> GuardedToolCall:
@@ -70,7 +70,7 @@ def guard_tool(tool: FunctionTool, tool_guard: ToolGuard, *, ask_person: AskPers
 
 
 def name_arguments(tool: FunctionTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, without the context of the workflow. Raises TypeError for wrong ones."""
+    """Return the arguments of a call by name, without the workflow's context. Raises TypeError for wrong arguments."""
     bound = inspect.signature(tool.real_fn).bind(*args, **kwargs)
     named = {name: value for name, value in bound.arguments.items() if name != tool.ctx_param_name}
     for parameter in bound.signature.parameters.values():

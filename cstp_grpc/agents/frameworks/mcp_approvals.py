@@ -1,7 +1,7 @@
-"""Asking the person before an MCP host whether a tool may be called.
+"""Asking the user of an MCP host whether a tool may be called.
 
-Hosts that began with a handshake are sent a request of the proxy's own amid the call. Those of 2026-07-28 get a result
-that asks, and call again with the answer.
+Hosts that began with a handshake receive a request from the proxy during the call. Hosts of 2026-07-28 get a result
+that asks, and repeat the call with the answer.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCRespo
 from cstp_grpc.common.unicode_text import to_single_line
 
 QUESTION_KEY: Final = "cstp-approval"
-"""The name of the question in a result that asks, and the beginning of the ids of the proxy's own requests."""
+"""The name of the question in a result that asks, and the prefix of the ids of the proxy's own requests."""
 APPROVE_FIELD: Final = "approve"
 ANSWER_SECONDS: Final = 600.0
 """How long a person has to answer."""
 MAX_ASKED: Final = 64
-"""Maximum number of questions that wait for their calls; the oldest is forgotten first, and asked anew if need be."""
+"""Maximum number of questions that wait for their calls; the oldest is dropped first, and asked again if needed."""
 MAX_SHOWN_CHARACTERS: Final = 2000
-"""Maximum length of the arguments that a person is shown. Chosen: a form that is still read."""
+"""Maximum length of the arguments in a form. Chosen: short enough that a person reads them."""
 RETRY_MEMBERS: Final = ("requestState", "inputResponses")
-"""What a call has beside its arguments if it is made again with the answers that its result asked for."""
+"""The extra params of a call that is repeated with the answers that its result asked for."""
 FORM: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {APPROVE_FIELD: {"type": "boolean", "title": "Approve", "description": "Whether the tool is called"}},
@@ -37,7 +37,7 @@ FORM: Final[Mapping[str, Any]] = {
 
 
 class PersonAsker:
-    """Asks for approvals, and tells answers to itself from those to the server."""
+    """Asks for approvals, and separates the answers to its own requests from those to the server's."""
 
     def __init__(self, to_host: Callable[[JSONRPCMessage], Awaitable[None]]) -> None:
         self._to_host = to_host
@@ -47,13 +47,13 @@ class PersonAsker:
         self._asked: OrderedDict[str, JSONRPCRequest] = OrderedDict()
 
     def note_handshake(self, message: JSONRPCMessage) -> None:
-        """Note whether the host can ask a person, if a message is its handshake."""
+        """Note whether the host can ask a person, if the message is its handshake."""
         if isinstance(message, JSONRPCRequest) and message.method == "initialize":
             self._shows_forms = offers_forms((message.params or {}).get("capabilities"))
 
     async def ask(self, request: JSONRPCRequest, question: str) -> bool | dict[str, Any]:
         """Return whether the person approves a call, or the result by which the host asks; False if it cannot."""
-        # Hosts show the form alone, and models make several calls at once: it has to say which one it is about.
+        # Hosts show only the form, and models make several calls at once: the form has to name its call.
         text = f"{describe_call(request)}\n\n{question}"
         if is_sessionless(request):
             return self._asking_result(request, text) if offers_forms(stated_capabilities(request)) else False
@@ -74,8 +74,8 @@ class PersonAsker:
         return is_approval(waiting.result)
 
     def take_answer(self, answer: JSONRPCResponse | JSONRPCError) -> bool:
-        """Return whether an answer of the host is to a request of this proxy, and keep it if so."""
-        # Others that look like the proxy's own come too late, and the server has asked nothing of the kind.
+        """Return whether the host answers a request of this proxy, and keep the answer if so."""
+        # Other answers with an id of the proxy's come too late; the server has sent no request with such an id.
         if not isinstance(answer.id, str) or not answer.id.startswith(QUESTION_KEY):
             return False
         if waiting := self._waiting.get(answer.id):
@@ -84,7 +84,7 @@ class PersonAsker:
         return True
 
     def answer_nobody(self) -> None:
-        """Take those who were asked as not answering, since the host is gone, and ask nobody any more."""
+        """Treat open questions as unanswered, since the host is gone, and ask no more questions."""
         self._host_is_gone = True
         for waiting in self._waiting.values():
             waiting.arrived.set()
@@ -92,7 +92,7 @@ class PersonAsker:
     def take_retry(self, request: JSONRPCRequest) -> tuple[JSONRPCRequest, bool | None]:
         """Return a call without the answer to this proxy's question, and whether the person approves it.
 
-        None instead of that means that nobody was asked.
+        None means that nobody was asked.
         """
         params = request.params or {}
         state = params.get("requestState")
@@ -104,7 +104,7 @@ class PersonAsker:
         rest = {name: value for name, value in params.items() if name not in RETRY_MEMBERS}
         # The call may itself have been a retry that the server asked for.
         own = {name: value for name, value in (asked.params or {}).items() if name in RETRY_MEMBERS}
-        # For this call alone: a host may have changed what is called.
+        # For this call alone: the host may have changed the call.
         approved = describe_exactly(asked) == describe_exactly(request) and is_approval(answer)
         return request.model_copy(update={"params": {**rest, **own}}), approved
 
@@ -130,7 +130,7 @@ def form_params(text: str) -> dict[str, Any]:
 
 
 def is_approval(result: Any) -> bool:
-    """Return whether a person's answer approves; anything else than a clear yes does not."""
+    """Return whether a person's answer approves; only a clear yes does."""
     if not isinstance(result, Mapping) or result.get("action") != "accept":
         return False
     content = result.get("content")
@@ -138,20 +138,20 @@ def is_approval(result: Any) -> bool:
 
 
 def offers_forms(capabilities: Any) -> bool:
-    """Return whether a host with some capabilities shows forms to a person."""
+    """Return whether a host with these capabilities shows forms to a person."""
     offered = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
     # Without a mode the capability means forms (client/elicitation, "Capabilities").
     return isinstance(offered, dict) and ("form" in offered or "url" not in offered)
 
 
 def stated_meta(request: JSONRPCRequest) -> Mapping[str, Any]:
-    """Return the metadata of a request, which stands beside its arguments."""
+    """Return the metadata of a request, or an empty mapping."""
     meta = (request.params or {}).get("_meta")
     return meta if isinstance(meta, dict) else {}
 
 
 def is_sessionless(request: JSONRPCRequest) -> bool:
-    """Return whether a request is of the revision 2026-07-28 or later, in which each states its version."""
+    """Return whether a request is of the revision 2026-07-28 or later, in which each request states its version."""
     return mcp_types.PROTOCOL_VERSION_META_KEY in stated_meta(request)
 
 
@@ -160,7 +160,7 @@ def stated_capabilities(request: JSONRPCRequest) -> Any:
 
 
 def describe_call(request: JSONRPCRequest) -> str:
-    """Return for a person what is called, on one line; of long arguments the beginning, and how long they are."""
+    """Describe a call for a person on one line; long arguments are cut, and their length is named."""
     params = request.params or {}
     arguments = to_single_line(json.dumps(params.get("arguments") or {}, ensure_ascii=False))
     if len(arguments) > MAX_SHOWN_CHARACTERS:
@@ -169,6 +169,6 @@ def describe_call(request: JSONRPCRequest) -> str:
 
 
 def describe_exactly(request: JSONRPCRequest) -> str:
-    """Return the tool and the arguments of a request as one text, to compare two calls by."""
+    """Return the tool and the arguments of a request as one text, for comparing two calls."""
     params = request.params or {}
     return json.dumps([params.get("name"), params.get("arguments") or {}], sort_keys=True)

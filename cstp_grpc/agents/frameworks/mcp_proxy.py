@@ -1,7 +1,7 @@
 """A proxy that puts the tools of an MCP server under guard: it runs the server and speaks over standard streams.
 
-Every message passes as it is, except the calls of tools: each is judged first, and one that is not allowed is answered
-here. The proxy keeps no session, so that it serves every revision of the protocol.
+Every message passes unchanged, except tool calls: each is checked first, and the proxy answers a call that is not
+allowed. The proxy keeps no session, so that it serves every revision of the protocol.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Send = Callable[[JSONRPCMessage], Awaitable[None]]
 CALL_TOOL: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
 MAX_JUDGED: Final = 32
-"""Maximum number of calls that are judged at once; further messages of the host wait. Chosen: more than models call in
-parallel."""
+"""Maximum number of calls that are checked at once; further messages of the host wait. Chosen: more than models call
+in parallel."""
 COMPLETE: Final = "complete"
-"""The type of a result with which a call has ended."""
+"""The type of a final result of a call."""
 
 
 @dataclass(slots=True)
 class HeldCall:
-    """A call of a tool, from its arrival until the server has answered it."""
+    """A tool call, from its arrival until the server has answered it."""
 
     scope: anyio.CancelScope
     guarded: GuardedToolCall | None = None
-    """The judged call; None until it is allowed."""
+    """The checked call; None until it is allowed."""
 
 
 class ToolCallProxy:
-    """Passes messages between a host and the server that it runs, and has the calls of tools judged."""
+    """Passes messages between a host and the server that it runs, and checks tool calls."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class ToolCallProxy:
         self._judging = anyio.Semaphore(MAX_JUDGED)
 
     async def pass_to_server(self, message: JSONRPCMessage | ValueError, tasks: TaskGroup) -> None:
-        """Pass on what the host sent; a call of a tool is judged in a task, and follows once it is allowed."""
+        """Pass on a message of the host; a tool call is checked in a task, and follows once it is allowed."""
         if isinstance(message, ValueError):
-            # Not passed on: the server might read a call of a tool in it that this proxy does not.
+            # Not passed on: the server might read a tool call in it that this proxy does not.
             await self._answer_error(None, mcp_types.PARSE_ERROR, "The line is not a message of JSON-RPC")
             return
         match message:
@@ -81,11 +81,11 @@ class ToolCallProxy:
                 await self._to_server(message)
 
     def end_input(self) -> None:
-        """Note that the host sends nothing more, so that nobody waits for a person before it."""
+        """Note that the host sends nothing more, so that no call waits for its user."""
         self._asker.answer_nobody()
 
     async def pass_to_host(self, message: JSONRPCMessage | ValueError, tasks: TaskGroup) -> None:
-        """Pass on what the server sent; the result of a tool follows in a task, once its outcome is recorded."""
+        """Pass on a message of the server; a tool's result follows in a task, once its outcome is recorded."""
         if isinstance(message, ValueError):
             logger.warning("The guarded server wrote a line that is not a message of JSON-RPC")
             return
@@ -96,7 +96,7 @@ class ToolCallProxy:
             tasks.start_soon(self._finish, guarded, message)
 
     async def abandon_calls(self) -> None:
-        """Record that the outcome is unknown of the calls that the server did not answer before it ended."""
+        """Record an unknown outcome for the calls that the server did not answer before it ended."""
         for request_id, held in list(self._held.items()):
             if held.guarded is None:
                 held.scope.cancel()
@@ -104,7 +104,7 @@ class ToolCallProxy:
                 await end_suspended(guarded, "the guarded server ended before it answered")
 
     def _take_ended(self, request_id: RequestId | None) -> GuardedToolCall | None:
-        """Return the call in progress that an answer belongs to, and forget it; None if there is none."""
+        """Remove and return the call in progress that an answer belongs to, or None."""
         held = None if request_id is None else self._held.get(request_id)
         if held is None or held.guarded is None or request_id is None:
             return None
@@ -112,7 +112,7 @@ class ToolCallProxy:
         return held.guarded
 
     async def _hold(self, request: JSONRPCRequest, tasks: TaskGroup) -> None:
-        """Begin to judge a call; wait first while too many others are judged."""
+        """Start checking a call; wait first while too many others are being checked."""
         params = request.params or {}
         tool, arguments = params.get("name"), params.get("arguments")
         if arguments is None:
@@ -127,7 +127,7 @@ class ToolCallProxy:
             tasks.start_soon(self._judge, held, request, tool, arguments)
 
     async def _judge(self, held: HeldCall, request: JSONRPCRequest, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Have a call judged, then pass it on or answer it."""
+        """Check a call, then pass it on or answer it."""
         refusal: dict[str, Any] | None = None
         passed_on, answer = self._asker.take_retry(request)
         with held.scope:
@@ -136,21 +136,21 @@ class ToolCallProxy:
             await self._to_server(passed_on)
             return
         self._held.pop(request.id, None)
-        # One that the host cancelled meanwhile is not answered.
+        # A call that the host cancelled meanwhile is not answered.
         if refusal is not None:
             await self._to_host(JSONRPCResponse(jsonrpc="2.0", id=request.id, result=refusal))
 
     async def _begin(
         self, held: HeldCall, request: JSONRPCRequest, tool: str, arguments: Mapping[str, Any], answer: bool | None
     ) -> dict[str, Any] | None:
-        """Begin a call that is allowed, or return the result by which the host is told why not."""
+        """Begin a call that is allowed, or return the result that tells the host why it is not."""
         try:
             return await self._begin_if_allowed(held, request, tool, arguments, answer)
         except ToolCallRefused as refused:
             return refused_result(request, refused.text)
         except Exception:
-            # Whatever went wrong here, the tool was not judged, and its call is not passed on.
-            logger.exception("A call of the tool %s could not be judged", tool)
+            # Whatever failed here, the call was not checked, and is not passed on.
+            logger.exception("A call of the tool %s could not be checked", tool)
             return refused_result(request, describe_failure("the proxy failed; its log says more"))
 
     async def _begin_if_allowed(
@@ -165,7 +165,7 @@ class ToolCallProxy:
                 raise
             unapproved = needed
         finally:
-            # A person may take long, during which others are judged.
+            # A person may take long; other calls are checked meanwhile.
             self._judging.release()
         asked = await self._asker.ask(request, unapproved.question)
         if isinstance(asked, dict):
@@ -218,7 +218,7 @@ def note_outcome(guarded: GuardedToolCall, answer: JSONRPCMessage) -> None:
 
 
 def text_of_result(result: Mapping[str, Any]) -> str:
-    """Return the first text in the result of a tool, whose shape nobody has checked; empty without one."""
+    """Return the first text in a tool's result, whose shape is not validated; empty if it has no text."""
     content = result.get("content")
     blocks = content if isinstance(content, list) else []
     texts = (block.get("text") for block in blocks if isinstance(block, dict))

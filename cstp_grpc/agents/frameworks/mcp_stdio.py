@@ -22,16 +22,16 @@ from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 2.0
-"""Seconds for what an ended server has written to be passed on. Chosen: a pipe holds 64 KiB; one that is open longer is
-held by children of the server."""
+"""Seconds to pass on the remaining output of an ended server. Chosen: a pipe holds 64 KiB; a pipe that stays open
+longer belongs to children of the server."""
 REVIEW_SECONDS: Final = 5.0
-"""Seconds for the outcomes of the last calls to be recorded. Chosen: hosts kill what does not end."""
+"""Seconds to record the outcomes of the last calls. Chosen: hosts kill processes that do not end."""
 SIGNAL_EXIT_CODE: Final = 128
-"""What shells add to the number of a signal that ended a process, for its exit code."""
+"""Shells add it to the number of the signal that ended a process, for the exit code."""
 
 
 class MessagePipe:
-    """Messages over a pair of streams, one a line, as the protocol has them over standard streams."""
+    """Messages over a pair of streams, one per line, in the stdio framing of the protocol."""
 
     def __init__(self, received: IO[str], sent: IO[str]) -> None:
         self._received = received
@@ -40,7 +40,7 @@ class MessagePipe:
         self._open = True
 
     async def __aiter__(self) -> AsyncIterator[JSONRPCMessage | ValueError]:
-        # A thread that waits for a line cannot be stopped, but what waits for the thread can.
+        # A thread that waits for a line cannot be stopped, but the task that waits for the thread can.
         while line := await to_thread.run_sync(self._received.readline, abandon_on_cancel=True):
             try:
                 yield jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -48,16 +48,16 @@ class MessagePipe:
                 yield error
 
     async def send(self, message: JSONRPCMessage) -> None:
-        """Write a message, unless nobody reads any more; the reader's end is noticed elsewhere."""
+        """Write a message, unless the reader has closed the stream; that is handled elsewhere."""
         line = message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-        # A write that has begun is finished, since half a line would spoil the next message.
+        # A write that has begun is finished, since half a line would corrupt the next message.
         async with self._sending:
             if self._open:
                 with anyio.CancelScope(shield=True):
                     await to_thread.run_sync(self._write, line)
 
     async def close(self) -> None:
-        """Let the reader know that nothing more is sent."""
+        """Signal the end of the messages to the reader."""
         async with self._sending:
             self._open = False
             with suppress(BrokenPipeError):
@@ -79,7 +79,7 @@ async def run_guarded_server(
     SIGINT and SIGTERM are passed on to it. Raises OSError if it cannot be started. A thread that reads standard input
     may still run afterwards.
     """
-    # Before the server starts: a signal in between would end this process alone.
+    # Before the server starts: a signal in between would end only this process.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, encoding="utf-8", errors="replace"
@@ -104,7 +104,7 @@ async def serve_host_and_server(process: subprocess.Popen[str], tool_guard: Tool
             async for message in host:
                 await proxy.pass_to_server(message, judging)
             proxy.end_input()
-        # The host is done, and each of its calls is judged: the server may end as it would without the proxy.
+        # The host is done, and each of its calls is checked: the server may end as it would without the proxy.
         await server.close()
 
     async def serve_server() -> None:
@@ -134,7 +134,7 @@ async def pass_signals(signals: AsyncIterator[signal.Signals], process: subproce
 
 
 def claim_standard_streams() -> tuple[IO[str], IO[str]]:
-    """Return standard input and output for the protocol alone: whatever else prints goes to standard error."""
+    """Reserve standard input and output for the protocol: all other output goes to standard error."""
     sent = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", newline="\n")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"), sent

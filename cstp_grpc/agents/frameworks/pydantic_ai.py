@@ -29,10 +29,10 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        """Call a tool if it is allowed. Raises Blocked and CstpError by setting."""
+        """Call a tool if it is allowed. Raises Blocked and CstpError if the settings say so."""
         arguments = to_jsonable_python(tool_args, fallback=str)
         guarded = self.tool_guard.guard_call(name, arguments, approved=ctx.tool_call_approved)
-        # By these a tool says that it goes on elsewhere.
+        # With these exceptions, a tool reports that it continues elsewhere.
         guarded.suspending = (ApprovalRequired, CallDeferred)
         async with AsyncExitStack() as opened:
             try:

@@ -11,11 +11,11 @@ from smolagents import Tool
 from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, ToolGuard
 
 AskPerson = Callable[[Tool, Mapping[str, Any], str], bool]
-"""Asks a person whether a tool is called with some arguments; the last argument is the question."""
+"""Asks a person whether to call a tool with some arguments; the last argument is the question."""
 
 
 class GuardedTool(Tool):
-    """A tool under guard, which is otherwise like the one that it is made of."""
+    """A guarded copy of a tool."""
 
     skip_forward_signature_validation = True
 
@@ -26,10 +26,10 @@ class GuardedTool(Tool):
         self._tool, self._guard, self._ask_person = tool, tool_guard, ask_person
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the tool if it is allowed. Raises ToolCallRefused, and Blocked and CstpError by setting."""
+        """Call the tool if it is allowed. Raises ToolCallRefused; Blocked and CstpError if the settings say so."""
         if len(args) > len(self.inputs):
             raise TypeError(f"{self.name} takes {len(self.inputs)} arguments")
-        # The tool gets the very arguments that are judged, by their names.
+        # The tool gets the arguments that were checked, by their names.
         arguments = {**dict(zip(self.inputs, args, strict=False)), **kwargs}
         with ExitStack() as opened:
             try:
@@ -44,7 +44,7 @@ class GuardedTool(Tool):
 def guard_tool(tool: Tool, tool_guard: ToolGuard, *, ask_person: AskPerson | None = None) -> GuardedTool:
     """Return a tool that is called only if the guardrails allow it.
 
-    A refused call raises, which ends the code of a CodeAgent, and agents tell the model why; they tell it of Blocked
-    and CstpError, too. With `approvals="ask"` a person is asked by `ask_person`.
+    A refused call raises, which ends the code of a CodeAgent, and agents tell the model why; they report Blocked and
+    CstpError to it, too. With `approvals="ask"`, `ask_person` asks a person.
     """
     return GuardedTool(tool, tool_guard, ask_person)

@@ -1,7 +1,7 @@
-"""Tool calls under guard, whichever framework makes them: judged before, recorded, and reviewed by how they ended.
+"""Guarded tool calls for all frameworks: checked before the call, recorded, and reviewed with their outcome.
 
-An adapter enters a GuardedToolCall around the call of the tool. What it raises on entering is told to the model in the
-framework's own way, and the tool is not called.
+An adapter enters a GuardedToolCall around the call of the tool. If entering raises, the adapter reports the exception
+to the model in the framework's own way, and the tool is not called.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Approvals = Literal["tell", "ask", "raise"]
-"""What becomes of a call that only lacks a person's approval: the model is told, a person is asked in the way of the
-framework, or Blocked leaves the run."""
+"""How to handle a call that only lacks a person's approval: tell the model, ask a person in the framework's way, or
+raise Blocked from the run."""
 OnFailure = Literal["tell", "raise", "allow"]
-"""What becomes of a call that could not be judged: the model is told, the CstpError leaves the run, or the tool is
-called, if the server could not be reached in time."""
+"""How to handle a call that could not be checked: tell the model, raise the CstpError from the run, or call the tool
+if the server could not be reached in time."""
 
 APPROVALS: Final = get_args(Approvals)
 ON_FAILURE: Final = get_args(OnFailure)
 ANNOUNCE_ALL: Final = ToolRules.parse({"tools": [{"tool": "*", "ask": ANNOUNCE}]})
-"""The table of tools if none is given: every call is announced, recorded and reviewed."""
+"""The default table of tools: every call is announced, recorded and reviewed."""
 UNANSWERED: Final = (ServerUnreachable, DeadlineExceeded)
-"""The failures that `on_failure="allow"` lets pass. Others come from an answer, such as that the token is invalid, or
-Unavailable, that a file of the project cannot be read: an agent could see to that."""
+"""The failures that `on_failure="allow"` lets pass. Others are answers of the server, such as an invalid token, or
+Unavailable for an unreadable file of the project: an agent could cause them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as the model wants it."""
+    """A tool call, as the model requested it."""
 
     tool: str
     arguments: Mapping[str, Any]
 
 
 class ToolCallRefused(Exception):
-    """A tool is not called; the text is for the model, `cause` is why."""
+    """A tool is not called; the text is for the model, `cause` is the reason."""
 
     def __init__(self, text: str, cause: Blocked | CstpError) -> None:
         super().__init__(text)
@@ -76,7 +76,7 @@ class ToolCallRefused(Exception):
 
 
 class ApprovalNeeded(ToolCallRefused):
-    """A tool is not called before a person approves it; `question` is what that person is asked."""
+    """A tool is not called before a person approves it; `question` is the text for that person."""
 
     def __init__(self, text: str, cause: Blocked, question: str) -> None:
         super().__init__(text, cause)
@@ -84,7 +84,7 @@ class ApprovalNeeded(ToolCallRefused):
 
 
 class ToolFailed(Exception):
-    """A tool was called and its result says that it failed."""
+    """A tool was called and its result reports a failure."""
 
 
 class ToolSuspended(BaseException):
@@ -95,36 +95,36 @@ class ToolGuardOptions(TypedDict, total=False):
     """Optional settings of a ToolGuard."""
 
     rules: ToolRules
-    """What is asked about which tool, and in which words; every call is announced by default."""
+    """The table of tools and of the questions about their calls. [default: announce every call]"""
     folder: Path
-    """The project's folder, by which paths are relative; the working folder by default."""
+    """The project's folder, to which paths are relative. [default: the working folder]"""
     project: str
-    """The project as the server has it; paths are only announced with it."""
+    """The project's name on the server; paths are announced only with it."""
     inputs: Callable[[ToolCall], Mapping[str, Json]]
-    """Computes inputs of the guardrails from a call, beside those of the rules."""
+    """Computes inputs of the guardrails from a call, in addition to those of the rules."""
     confidence: float | Callable[[ToolCall], float | None]
-    """The agent's confidence, 0 to 1, or a function that tells it for a call."""
+    """The agent's confidence, 0 to 1, or a function that returns it for a call."""
     approvals: Approvals
-    """What becomes of calls that a person may approve; `tell` by default."""
+    """How to handle calls that a person may approve. [default: tell]"""
     on_failure: OnFailure
-    """What becomes of calls that cannot be judged; `tell` by default."""
+    """How to handle calls that cannot be checked. [default: tell]"""
     record: bool
-    """Whether announced calls are recorded as decisions, whose outcomes are reviewed; True by default."""
+    """Whether announced calls are recorded as decisions and their outcomes reviewed. [default: True]"""
     share: bool
-    """Whether every agent may read those decisions; False by default."""
+    """Whether every agent may read the recorded decisions. [default: False]"""
     timeout: float
-    """Limit of each request to the server in seconds; the client's by default."""
+    """Timeout of each request to the server in seconds. [default: the client's]"""
 
 
 class ToolGuard:
-    """Judges the tool calls of an agent by the guardrails of a server; adapters of frameworks are built on one.
+    """Checks the tool calls of an agent against the guardrails of a server; the adapters of frameworks use it.
 
-    An AsyncCstpClient serves asynchronous agents only, a CstpClient both kinds: asynchronous ones wait for it in
+    An AsyncCstpClient serves asynchronous agents only, a CstpClient both kinds: asynchronous agents wait for it in
     another thread. Raises TypeError for unknown options, ValueError for unknown values.
     """
 
     def __init__(self, client: AnyClient, **options: Unpack[ToolGuardOptions]) -> None:
-        # A misspelled option, such as `aprovals`, would guard less than was meant.
+        # A misspelled option, such as `aprovals`, would guard less than intended.
         if unknown := sorted(options.keys() - ToolGuardOptions.__annotations__.keys()):
             raise TypeError(f"ToolGuard() has no option {unknown[0]!r}")
         self._client = client
@@ -143,20 +143,20 @@ class ToolGuard:
 
     @property
     def asks_persons(self) -> bool:
-        """Whether a person is asked, in the way of the framework, about calls that need approval."""
+        """Whether the framework asks a person about calls that need approval."""
         return self._approvals == "ask"
 
     def guard_call(self, tool: str, arguments: Mapping[str, Any], *, approved: bool = False) -> GuardedToolCall:
-        """Return the context manager for one call; `approved` says that a person has approved it.
+        """Return the context manager for one call; `approved` means that a person has approved it.
 
-        Such an approval counts if the settings let persons be asked; otherwise those count that the server grants.
+        `approved` counts only if the settings are to ask a person; otherwise only approvals on the server count.
         """
-        # What frameworks have validated may be more than JSON, such as dates.
+        # Validated arguments may contain more than JSON, such as dates.
         call = ToolCall(tool, json.loads(json.dumps(dict(arguments), default=str)))
         return GuardedToolCall(self, call, approved=approved and self.asks_persons)
 
     def action_of(self, call: ToolCall, *, approved: bool) -> ActionOfCall | None:
-        """Return the guarded action of a call, or None if the rules ask nothing about the tool."""
+        """Return the guarded action of a call, or None if the rules skip the tool."""
         question = self._rules.question_about(call.tool, call.arguments, self._folder)
         description = question.description or f"Call {call.tool}"
         if question.ask == NOTHING:
@@ -174,7 +174,7 @@ class ToolGuard:
         return GuardedAction(self._client, GuardPlan(description, options), approved=approved)
 
     def refusal_of(self, cause: Blocked | CstpError) -> ToolCallRefused | None:
-        """Return why a call is refused, or None if it is made all the same. Raises the cause where that is wanted."""
+        """Return why a call is refused, or None if it is made anyway. Raises the cause if the settings say so."""
         if isinstance(cause, Blocked):
             if cause.approvable and self._approvals == "raise":
                 raise cause
@@ -192,7 +192,7 @@ class ToolGuard:
     async def execute(self, step: Coroutine[Any, Any, T]) -> T:
         if isinstance(self._client, AsyncCstpClient):
             return await step
-        # With a synchronous client nothing in it suspends, but it blocks its thread.
+        # With a synchronous client, the step never suspends; it blocks its thread.
         return await asyncio.to_thread(run_without_waiting, step)
 
     def execute_sync(self, step: Coroutine[Any, Any, T]) -> T:
@@ -219,7 +219,7 @@ class ToolGuard:
 
 
 class CheckedAction:
-    """A checked action: only the verdict is asked for, and nothing is recorded."""
+    """An action that is only checked: nothing is recorded."""
 
     def __init__(
         self, client: AnyClient, description: str, options: GuardOptions, timeout: float | None, *, approved: bool
@@ -253,11 +253,11 @@ class CheckedAction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Do nothing: the outcome of what was only checked is not recorded."""
+        """Do nothing: the outcome of a checked action is not recorded."""
 
 
 class OverlongAction:
-    """An action in more words than guardrails read, which is therefore never begun."""
+    """An action that is never begun, because its description is longer than guardrails read."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -278,11 +278,11 @@ ActionOfCall: TypeAlias = GuardedAction | CheckedAction | OverlongAction
 
 
 class GuardedToolCall:
-    """Judges one tool call on entering and records how it ended on leaving; synchronous or asynchronous.
+    """Checks one tool call on entering and records its outcome on leaving; synchronous or asynchronous.
 
-    Entering raises ToolCallRefused, of which ApprovalNeeded is one, or Blocked or a CstpError if the settings of the
-    guard say so. An exception that leaves the block is the outcome: a failure, or an abandoned call if it is one of
-    `suspending` or no Exception.
+    Entering raises ToolCallRefused, such as ApprovalNeeded, or Blocked or a CstpError if the settings of the guard say
+    so. An exception that leaves the block is the outcome: an abandoned call if it is one of `suspending` or not an
+    Exception, otherwise a failure.
     """
 
     def __init__(self, tool_guard: ToolGuard, call: ToolCall, *, approved: bool) -> None:
@@ -291,14 +291,14 @@ class GuardedToolCall:
         self._begun: ActionOfCall | None = None
         self._error: BaseException | None = None
         self.suspending: tuple[type[BaseException], ...] = ()
-        """Exceptions by which the framework suspends a call, to make it again later."""
+        """Exceptions with which the framework suspends a call, to repeat it later."""
 
     def fail(self, notes: str) -> None:
-        """Note that the tool failed though it raised nothing; `notes` are recorded."""
+        """Note that the tool failed although it raised nothing; `notes` are recorded."""
         self._error = ToolFailed(notes)
 
     def suspend(self, notes: str) -> None:
-        """Note that the tool has not ended, and that nothing more will be heard of this call."""
+        """Note that the tool has not ended, and that this call will get no further result."""
         self._error = ToolSuspended(notes)
 
     def __enter__(self) -> GuardedToolCall:
@@ -340,7 +340,7 @@ class GuardedToolCall:
 
 
 def describe_blocked(blocked: Blocked) -> str:
-    """Return for a model why a call is not made, and what to do instead."""
+    """Tell a model why a call is not made, and what to do instead."""
     if not blocked.response.HasField("guardrail_status"):
         return describe_failure("the server gave no verdict")
     verdict = to_json(blocked.response.guardrail_status)

@@ -1,1 +1,1 @@
-"""Hooks of coding agents: their tool calls become questions to a server, and its verdicts answers of the hook."""
+"""Hooks of coding agents: a hook asks a server about each tool call, and answers the agent with the verdict."""

@@ -1,7 +1,7 @@
 """The hooks of Claude Code: its payloads, and its answers.
 
-By https://code.claude.com/docs/en/hooks as of Claude Code 2.1.302 (October 2026). `onFailure` is known since 2.1.295:
-without it, a hook that cannot start or takes too long lets the tool call through.
+Source: https://code.claude.com/docs/en/hooks as of Claude Code 2.1.302 (October 2026). `onFailure` exists since
+2.1.295: without it, a hook that cannot start or times out lets the tool call through.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOOLS: Final[Mapping[str, Any]] = {
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|PowerShell|Read|Grep|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
-"""The tools of the table. Anchored: Claude Code searches names for it, and TodoWrite contains Write."""
+"""The tools of the table. Anchored: Claude Code searches for it in names, and TodoWrite contains Write."""
 ANNOUNCED_TOOLS: Final = "Edit|MultiEdit|Write|NotebookEdit"
 
 
@@ -46,7 +46,7 @@ def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> d
         MOMENTS,
         hook,
         judging={**hook, "onFailure": "block"},
-        # Nobody waits for the end of an intent, and it blocks nothing.
+        # Asynchronous: nobody waits for the end of an intent, and it blocks nothing.
         closing={**hook, "async": True},
         matchers=("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS),
     )

@@ -1,4 +1,4 @@
-"""What hooks of several agents have in common with those of Claude Code: members of payloads, answers and groups."""
+"""The hook format of Claude Code that several agents share: members of payloads, answers and groups."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
     HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
     HookMoment.BEFORE_TOOL: "PreToolUse",
 }
-"""The events whose answers may tell the model something, by their names."""
+"""The events whose answers may contain context for the model, by their names."""
 SPARE_SECONDS: Final = 7
-"""How much longer the agent waits than the hook takes at most. Chosen: for processes to start if many do."""
-BLOCKING_EXIT: Final = '|| { echo "CSTP: the hook failed, so that the call was not judged" >&2; exit 2; }'
-"""What blocks a call if the command before it fails: agents take the exit code 2, with a text, for a denial, and any
-other for a fault of the hook, despite which they go on."""
+"""Seconds that the agent waits beyond the hook's own limit. Chosen: time to start many processes at once."""
+BLOCKING_EXIT: Final = '|| { echo "CSTP: the hook failed, so that the call was not checked" >&2; exit 2; }'
+"""Shell text that blocks a call if the command before it fails: agents read the exit code 2, with a text, as a denial,
+and any other as a fault of the hook, after which they go on."""
 
 
 def read_text(payload: Mapping[str, Any], key: str) -> str:
@@ -44,14 +44,14 @@ def read_text(payload: Mapping[str, Any], key: str) -> str:
 
 
 def read_event_name(payload: Mapping[str, Any]) -> str:
-    """Return the name of an event. Raises ValueError if it is missing: without it a tool call would look like none."""
+    """Return the name of an event. Raises ValueError if it is missing: a tool call would otherwise be ignored."""
     if not (name := read_text(payload, "hook_event_name")):
         raise ValueError("the payload names no event")
     return name
 
 
 def read_arguments(payload: Mapping[str, Any], moment: HookMoment) -> Mapping[str, Any]:
-    """Return the arguments of a tool call, none at other moments. Raises ValueError if they or the tool are missing."""
+    """Return the arguments of a tool call; empty at other moments. Raises ValueError without arguments or a tool."""
     arguments = payload.get("tool_input")
     if moment in (HookMoment.BEFORE_TOOL, HookMoment.AFTER_TOOL) and not (
         isinstance(arguments, dict) and payload.get("tool_name")
@@ -68,7 +68,7 @@ def moments_without(*events: str) -> Mapping[str, HookMoment]:
 def read_payload(
     payload: Mapping[str, Any], project_folder: str | None = None, *, moments: Mapping[str, HookMoment] = MOMENTS
 ) -> HookEvent:
-    """Return the event of a payload with the members of Claude Code's. Raises ValueError for what is no payload."""
+    """Return the event of a payload in Claude Code's format. Raises ValueError for an invalid payload."""
     name = read_event_name(payload)
     moment = moments.get(name, HookMoment.OTHER)
     return HookEvent(
@@ -86,21 +86,21 @@ def read_payload(
 
 
 def derive_call_id(session: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return an id for a tool call whose agent sends none, the same before and after the call.
+    """Return an id for a tool call without one, the same before and after the call.
 
-    Calls of a session with the same arguments share it.
+    Calls of a session with the same arguments share the id.
     """
     content = json.dumps([session, tool, arguments], sort_keys=True)
     return f"hook-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
 def agent_timeout(seconds: float) -> int:
-    """Return how many seconds the agent waits for a hook that takes `seconds` at most."""
+    """Return the seconds that the agent waits for a hook whose limit is `seconds`."""
     return math.ceil(seconds) + SPARE_SECONDS
 
 
 def write_nested_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer in Claude Code's form; an empty one is an empty object."""
+    """Return an answer in Claude Code's format; an empty one is an empty object."""
     written: dict[str, Any] = {}
     if answer.notice:
         written["systemMessage"] = answer.notice
@@ -124,9 +124,9 @@ def group_hooks(
     closing: Settings,
     matchers: tuple[str, str],
 ) -> dict[str, Settings]:
-    """Return the groups of hooks that settings in Claude Code's form need, one for each event.
+    """Return the groups of hooks for settings in Claude Code's format, one for each event.
 
-    `matchers` choose the tools that are judged before a call, by `judging`, and those whose call is closed after it.
+    `matchers` choose the tools whose calls are checked before, by `judging`, and those whose calls are closed after.
     """
     groups: dict[HookMoment, Settings] = {
         HookMoment.BEFORE_TOOL: {"matcher": matchers[0], "hooks": [judging]},
@@ -136,10 +136,10 @@ def group_hooks(
 
 
 PATCHED_FILE: Final = re.compile(r"^[^\S\n]*\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
-"""A line of a patch of the tool `apply_patch` with a file, by the grammar of the tool, whose parser ignores space
+"""A line of an `apply_patch` patch that names a file, by the grammar of the tool, whose parser ignores space
 around such lines (codex-rs/apply-patch/src/parser.rs in openai/codex)."""
 
 
 def find_patched_files(patch: str, folder: str) -> list[str]:
-    """Return the files that a patch adds, changes, deletes or moves, once each; relative ones from a folder."""
+    """Return the files that a patch adds, changes, deletes or moves, once each; relative names start at `folder`."""
     return list(dict.fromkeys(str(Path(folder, path.rstrip())) for path in PATCHED_FILE.findall(patch)))

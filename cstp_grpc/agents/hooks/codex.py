@@ -1,7 +1,7 @@
 """The hooks of Codex: its payloads, and its answers.
 
-By https://developers.openai.com/codex/hooks and the schemas and tests in openai/codex (codex-rs/hooks), of October
-2026. Codex checks answers strictly: what it does not know, and `ask`, make the hook fail, and the call goes on.
+Source: https://developers.openai.com/codex/hooks and the schemas and tests in openai/codex (codex-rs/hooks), of
+October 2026. Codex checks answers strictly: unknown members, and `ask`, make the hook fail, and the call goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOMENTS: Final = moments_without("PostToolUseFailure")
 PATCH_TOOL: Final = "apply_patch"
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        # Commands of whichever shell tool are told as those of Bash.
+        # Codex reports the commands of all shell tools as commands of Bash.
         *command_rules("Bash"),
         *editing_rules("Edit {files}", "files", PATCH_TOOL),
         *own_mcp_rules("mcp__cstp__{}"),
@@ -38,7 +38,7 @@ CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
     event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool != PATCH_TOOL:
         return event
@@ -48,7 +48,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as Codex reads it; where it cannot ask, it denies."""
+    """Return an answer as Codex reads it; it denies instead of asking."""
     if answer.decision is HookDecision.ASK:
         answer = replace(answer, decision=HookDecision.DENY)
     return write_nested_answer(event, answer)

@@ -1,6 +1,6 @@
-"""The hooks of GitHub Copilot: of its CLI, of its cloud agent and of its chat in VS Code.
+"""The hooks of GitHub Copilot: its CLI, its cloud agent and its chat in VS Code.
 
-All three read the same files, whose events have the names of Claude Code. By
+All three read the same files, whose events have the names of Claude Code. Sources:
 https://docs.github.com/en/copilot/reference/hooks-reference (October 2026), github/copilot-cli (changelog to 1.0.78),
 https://code.visualstudio.com/docs/agent-customization/hooks and src/extension/chat in microsoft/vscode-copilot-chat.
 """
@@ -33,7 +33,7 @@ from cstp_grpc.agents.hooks.tool_rules import (
 )
 
 MOMENTS: Final = moments_without("Stop")
-"""The end of a turn is left out: its payload does not have what the agent said."""
+"""The end of a turn is left out: its payload lacks the agent's message."""
 
 SHELLS: Final = ("Bash", "bash", "run_in_terminal", "runTerminalCommand")
 EDITORS: Final = (
@@ -89,7 +89,7 @@ READERS: Final = (
 )
 """Tools that change nothing outside of the session. VS Code runs hooks for every tool, whatever the settings say."""
 DELEGATES: Final = ("Agent", "Task", "task", "runSubagent", "search_subagent", "execution_subagent")
-"""Tools that start other agents, whose own calls are judged."""
+"""Tools that start other agents, whose own calls are checked."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         *command_rules(*SHELLS),
@@ -99,17 +99,17 @@ TOOLS: Final[Mapping[str, Any]] = {
         *unasked_rules(*READERS, *DELEGATES),
         *own_mcp_rules("cstp-{}"),
         *own_mcp_rules("mcp_cstp_{}"),
-        # Any other is checked by its name and arguments.
+        # All others are checked by their names and arguments.
     ]
 }
-"""Names are those of the CLI, in Claude Code's spelling and in its own, and those of VS Code."""
+"""The names of the CLI, in Claude Code's spelling and in its own, and the names of VS Code."""
 OTHER_SPELLINGS: Final = {"hookEventName": "hook_event_name", "sessionId": "session_id"}
 PATH_ARGUMENTS: Final = ("path", "file_path", "filePath", "dirPath")
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    # As VS Code's page spells them; it sends them as the others do.
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
+    # VS Code's page documents this spelling, but VS Code sends the same names as the others.
     renamed = {name: payload[spelled] for spelled, name in OTHER_SPELLINGS.items() if spelled in payload}
     payload = {**renamed, **payload}
     # A patch is the whole input of its tool in the CLI.
@@ -140,14 +140,14 @@ def find_edited_files(arguments: Mapping[str, Any], folder: str) -> Iterator[str
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as Copilot reads it: nested as VS Code has it, and flat as the CLI documents it."""
+    """Return an answer as Copilot reads it: nested for VS Code, and flat for the CLI."""
     written = write_nested_answer(event, answer)
     specific = written.get("hookSpecificOutput", {})
     return written | {name: value for name, value in specific.items() if name != "hookEventName"}
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    del every_tool  # They always run for every tool, since VS Code knows no other way.
+    del every_tool  # Hooks always run for every tool: VS Code has no other way.
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
     return {event: judging if moment is HookMoment.BEFORE_TOOL else hook for event, moment in MOMENTS.items()}

@@ -1,8 +1,8 @@
 """The hooks of Cursor: its payloads, and its answers.
 
-By https://cursor.com/docs/hooks (October 2026) and what griddynamics/rosetta measured with Cursor 3.9 (docs/hooks). The
-model is told the `user_message` of a denial. `ask` is not written: edits ignore it, and in the run mode Auto-review so
-do commands, which then run (forum.cursor.com, topic 173694, Cursor 3.21).
+Source: https://cursor.com/docs/hooks (October 2026) and the measurements of griddynamics/rosetta with Cursor 3.9
+(docs/hooks). The model reads the `user_message` of a denial. `ask` is not written: edits ignore it, and in the run mode
+Auto-review so do commands, which then run (forum.cursor.com, topic 173694, Cursor 3.21).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
     "postToolUseFailure": HookMoment.AFTER_TOOL,
     "afterAgentResponse": HookMoment.TURN_ENDED,
 }
-"""What the user asks for is left out: its answer can tell the model nothing."""
+"""The user's prompt is left out: the answer to it cannot contain context for the model."""
 TOLD_MOMENTS: Final = frozenset({HookMoment.SESSION_STARTED, HookMoment.AFTER_TOOL})
-"""When the model can be told something."""
+"""The moments whose answers may contain context for the model."""
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
@@ -44,15 +44,15 @@ TOOLS: Final[Mapping[str, Any]] = {
         *other_rules("MCP:*"),
     ]
 }
-"""Tools of MCP are told with the name of their server: `MCP:SERVER:TOOL`."""
+"""MCP tools are named with their server: `MCP:SERVER:TOOL`."""
 PATH_ARGUMENTS: Final = ("file_path", "path")
 EDITED_TOOLS: Final = "^(Write|Delete)$"
 OTHER_TOOLS: Final = "^(?!Shell$|MCP:)"
-"""The tools that have no event of their own."""
+"""The tools without an event of their own."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
     name = read_event_name(payload)
     roots = payload.get("workspace_roots")
     root = roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
@@ -66,7 +66,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
         call_id=read_text(payload, "tool_use_id"),
         failed=name == "postToolUseFailure",
         last_message=read_text(payload, "text") if name == "afterAgentResponse" else "",
-        # The answer to it is not read: nothing can be asked of the agent.
+        # Cursor ignores the answer: nothing can be asked of the agent.
         continued=True,
         folder=folder,
     )
@@ -88,7 +88,7 @@ def read_call(payload: Mapping[str, Any], name: str, folder: str) -> tuple[str, 
 
 
 def read_mcp_call(payload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the tool and the arguments of a call of an MCP server. Raises ValueError."""
+    """Return the tool and the arguments of a call to an MCP server. Raises ValueError."""
     server, tool = read_text(payload, "mcp_server_name"), read_text(payload, "tool_name")
     given = payload.get("tool_input")
     arguments = json.loads(given) if isinstance(given, str) and given else given or {}
@@ -100,7 +100,7 @@ def read_mcp_call(payload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as Cursor reads it, denying where it cannot ask; an empty object for an empty answer."""
+    """Return an answer as Cursor reads it; it denies instead of asking. An empty answer is an empty object."""
     written: dict[str, Any] = {}
     if event.moment is HookMoment.BEFORE_TOOL and answer.decision in PERMISSIONS:
         return {"permission": "deny", "user_message": answer.reason, "agent_message": answer.reason}
@@ -130,7 +130,7 @@ CURSOR: Final = HookHost(
     TOOLS,
     {"user": "~/.cursor/hooks.json", "project": ".cursor/hooks.json"},
     wanted_hooks,
-    # With the hooks first, by which a file that the hook's installation made differs from others.
+    # With the hooks first: this order identifies a file that the installation created.
     empty_settings='{\n  "hooks": {\n  },\n  "version": 1\n}\n',
     tells_before_tool=False,
     shows_notices=False,

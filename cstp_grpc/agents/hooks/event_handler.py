@@ -1,4 +1,4 @@
-"""The answers to the events of a session: asks a server, and fails closed."""
+"""Answers the events of a session: asks a server, and fails closed."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from cstp_grpc.common.quoted_text import quote_name
 APPROVE: Final = "approve"
 """The severity of a violation that a person may approve."""
 INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
-"""The reason of a call that is wrong in itself."""
+"""The reason of an invalid call."""
 INTERNAL: Final = "INTERNAL"
-"""The reason of an answer that is none."""
+"""The reason of an invalid answer."""
 UNANSWERED: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
-"""The reasons of failures that `--on-failure allow` lets pass; empty for what no server has answered."""
+"""The reasons of failures that `--on-failure allow` lets pass; empty if no server has answered."""
 SEVERAL_PROJECTS: Final = "there are several"
-"""What the server says of a project that must be named."""
+"""The server's error for a project that must be named."""
 CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
-"""A correlation id, as the contract has it."""
+"""A correlation id of the contract."""
 CONTRACT_TOKENS: Final = 1500
-"""How many tokens are told of a file. Chosen: less than what an announcement is answered with at most."""
+"""Maximum number of tokens about a file. Chosen: fewer than an answer to an announcement has at most."""
 MAX_READ_PATHS: Final = 5
-"""Of how many files of one call it is told what governs them. Chosen: each is a call of the server."""
+"""Maximum number of files of one call whose contracts are read. Chosen: each is a call to the server."""
 SIMILAR_DECISIONS: Final = 3
-"""How many similar decisions a prompt is answered with. Chosen: what a model still reads before it starts."""
+"""Maximum number of similar decisions in the answer to a prompt. Chosen: few enough that a model reads them."""
 SESSION_TOKENS: Final = 1500
-"""Budget of what a session is told of earlier ones. Chosen: two thirds of what a model is told at once."""
+"""Token budget for the context of earlier sessions. Chosen: two thirds of the context that a model gets at once."""
 
 
 class FailurePolicy(StrEnum):
-    """What becomes of a tool call that could not be judged."""
+    """How to answer a tool call that could not be checked."""
 
     ASK = "ask"
     DENY = "deny"
     ALLOW = "allow"
-    """The agent goes on as without the hook, and its user is told; asks if the server refuses to judge."""
+    """The agent goes on as without the hook, and its user is told; asks if the server refuses to check."""
 
 
 class ApprovalPolicy(StrEnum):
-    """What becomes of a tool call that a guardrail lets a person approve."""
+    """How to answer a tool call that a guardrail lets a person approve."""
 
     ASK = "ask"
-    """Whoever sits before the agent decides."""
+    """The agent's user decides."""
     DENY = "deny"
-    """Not before it is granted on the server, by somebody whom the guardrail accepts."""
+    """The call waits for an approval on the server, by a person that the guardrail accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ class HookSettings:
 
     rules: ToolRules
     project: str | None = None
-    """The project as the server is configured with it; None for its only one."""
+    """The project's name on the server; None for its only project."""
     tells_before_tool: bool = True
-    """Whether the agent can be told something before a tool is called; otherwise what governs a file comes after."""
+    """Whether the model can get context before a tool call; otherwise the contracts of a file come after the call."""
     hears_last_message: bool = True
-    """Whether the end of a turn has what the agent said."""
+    """Whether the end of a turn includes the agent's message."""
     on_failure: FailurePolicy = FailurePolicy.ASK
     approvals: ApprovalPolicy = ApprovalPolicy.ASK
 
 
 def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """Return the answer to an event. Raises nothing for a server that fails: that is an answer, too."""
+    """Return the answer to an event. Does not raise if the server fails: that is an answer, too."""
     try:
         match event.moment:
             case HookMoment.SESSION_STARTED:
@@ -102,9 +102,9 @@ def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -
 
 
 def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy, reason: str = "") -> HookAnswer:
-    """Return the answer to an event that could not be dealt with; `reason` is the one of a failed call."""
+    """Return the answer to an event that could not be handled; `reason` is that of a failed call."""
     said = hook_texts.describe_failure(why)
-    # An agent could see to a refusal, such as by withholding the token: only a missing answer allows anything.
+    # An agent could cause a refusal, such as by withholding the token: only a missing answer may allow a call.
     if policy is FailurePolicy.ALLOW and reason not in UNANSWERED:
         policy = FailurePolicy.ASK
     if moment is not HookMoment.BEFORE_TOOL or policy is FailurePolicy.ALLOW:
@@ -113,11 +113,11 @@ def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy, reason: 
 
 
 def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """Tell the model what judges it, what earlier sessions left, and how it files what it learns."""
-    # Without the project, whose own files coding agents read by themselves.
+    """Tell the model which rules check it, what earlier sessions left, and how to file learnings."""
+    # Without the project, whose files coding agents read by themselves.
     remembered = calls.call("cstp.getSessionContext", {"maxTokens": SESSION_TOKENS})["markdown"]
     rules = ""
-    # A token may be too narrow for it.
+    # The token may lack the permission.
     with suppress(ServerCallFailed, KeyError):
         rules = describe_rules_of(calls)
     introduction = hook_texts.introduce_session(remembered, rules, files_learnings=files_learnings(settings))
@@ -125,27 +125,27 @@ def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
 
 
 def describe_rules_of(calls: ServerCalls) -> str:
-    """Return the line about the rulebooks by which a server judges. Raises ServerCallFailed and KeyError."""
+    """Return the line about the rulebooks of a server. Raises ServerCallFailed and KeyError."""
     rulebooks = calls.call("cstp.getRulebook", {})["rulebooks"]
     return hook_texts.describe_rules([quote_name(each["name"]) for each in rulebooks])
 
 
 def files_learnings(settings: HookSettings) -> bool:
-    """Return whether learnings are filed that the agent states at the end of its turn."""
+    """Return whether to file the learnings that the agent states at the end of its turn."""
     return settings.project is not None and settings.hears_last_message
 
 
 def answer_prompt(event: HookEvent, calls: ServerCalls) -> HookAnswer:
-    """Tell the model which past decisions resemble what the user asks for."""
+    """Tell the model which past decisions resemble the user's prompt."""
     if not event.prompt.strip():
         return HookAnswer()
-    # Cut, for it is only searched with.
+    # Cut, since it is only a search query.
     query = {"query": event.prompt.strip()[:MAX_DESCRIPTION_CHARACTERS], "limit": SIMILAR_DECISIONS}
     return HookAnswer(context=hook_texts.describe_precedents(calls.call("cstp.queryDecisions", query)["decisions"]))
 
 
 def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """Have a tool call judged before it is made. Raises ServerCallFailed and KeyError."""
+    """Check a tool call before it is made. Raises ServerCallFailed and KeyError."""
     question = settings.rules.question_about(event.tool, event.arguments, event.folder)
     if question.ask == NOTHING:
         return HookAnswer()
@@ -155,7 +155,7 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     if "command" in question.invocation:
         # Cut: guardrails read the command itself.
         question = replace(question, description=question.description[:MAX_DESCRIPTION_CHARACTERS])
-    # Not cut: what the guardrails do not read, they cannot forbid.
+    # Not cut: guardrails cannot forbid text that they do not read.
     if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
         return judge_in_parts(event, question, calls, settings)
     if question.ask == ANNOUNCE:
@@ -167,7 +167,7 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
 def judge_announcement(
     event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings
 ) -> HookAnswer:
-    """Announce a tool call, and return the answer that the feedback demands. Raises ServerCallFailed and KeyError."""
+    """Announce a tool call, and return the answer for the feedback. Raises ServerCallFailed and KeyError."""
     params = announcement_params(event, question)
     code = {"paths": list(question.paths)} if question.paths else {}
     project = {} if settings.project is None else {"project": settings.project}
@@ -175,11 +175,11 @@ def judge_announcement(
     try:
         response = calls.call("cstp.announceIntent", {**params, **code, **project})
     except ServerCallFailed as error:
-        # A server without projects, or with several, cannot tell what governs the paths; it can judge the words.
+        # A server without projects, or with several, cannot find the contracts of the paths; it can check the words.
         if project or not code or error.violations.keys() != {"project"}:
             raise
         response = calls.call("cstp.announceIntent", params)
-        # That the server has no project is no mistake, but that one of several is not named is.
+        # A server without projects is not a mistake, but not naming one of several is.
         if SEVERAL_PROJECTS in error.violations["project"]:
             notice = hook_texts.NAME_PROJECT
     verdict = response.get("guardrailStatus")
@@ -190,9 +190,9 @@ def judge_announcement(
 
 
 def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """Have a tool call judged that has more words than guardrails read at once. Raises ServerCallFailed and KeyError.
+    """Check a tool call that is longer than guardrails read at once. Raises ServerCallFailed and KeyError.
 
-    Each part may be objected to. If none is, the call has not been judged as a whole: that is a failure.
+    Each part may be denied. If no part is, the call has not been checked as a whole: that is a failure.
     """
     length = len(question.description)
     if length > MAX_CALL_CHARACTERS:
@@ -202,19 +202,19 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     actions = [check_params(event, part, settings)["action"] for part in parts]
     results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
     if len(results) != len(actions):
-        raise ServerCallFailed("the server judged some parts of the call only")
+        raise ServerCallFailed("the server checked only some parts of the call")
     answers = [answer_verdict(each["verdict"], "", settings.approvals) for each in results]
     for decision in (HookDecision.DENY, HookDecision.ASK):
         if objecting := [answer for answer in answers if answer.decision is decision]:
             return objecting[0]
     read = f"of which guardrails read {MAX_DESCRIPTION_CHARACTERS} at once"
-    why = f"the call has {length} characters, {read}; no part of it is forbidden, but nobody has judged the whole"
+    why = f"the call has {length} characters, {read}; no part is forbidden, but the call as a whole was not checked"
     return answer_failure(event.moment, why, settings.on_failure)
 
 
 def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy) -> HookAnswer:
-    """Return the answer that a verdict demands. Raises KeyError for what is none."""
-    # Fail closed: violations block even where `allowed` were true, and so does what is no list of them.
+    """Return the answer for a verdict. Raises KeyError for an invalid verdict."""
+    # Fail closed: violations block even if `allowed` is true, and so does a value that is not a list of them.
     if verdict["allowed"] is True and verdict["violations"] == []:
         return HookAnswer(context=context)
     approvable = verdict["approvalRequired"] is True and all(
@@ -249,7 +249,7 @@ def check_params(event: HookEvent, question: ToolQuestion, settings: HookSetting
 
 
 def describe_call(event: HookEvent, question: ToolQuestion) -> str:
-    """Return the words for a tool call, which are never blank."""
+    """Return the description of a tool call, which is never blank."""
     return question.description or f"Call {event.tool or 'a tool without a name'}"
 
 
@@ -267,8 +267,8 @@ def close_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     try:
         calls.call("cstp.closeIntent", {"correlationId": event.call_id, "outcome": outcome})
     except ServerCallFailed as error:
-        # Not announced, for the server could not be asked then, of which the user has been told; or the same call was
-        # made before, by an agent that gives calls no ids, and ended in another way.
+        # Not announced, because the server could not be reached (the user was told); or the same call was made before,
+        # by an agent that gives calls no ids, and ended in another way.
         if error.reason not in ("NOT_FOUND", "CONFLICT"):
             raise
     if settings.tells_before_tool or settings.project is None:
@@ -284,7 +284,7 @@ def read_contracts(paths: Sequence[str], calls: ServerCalls, project: str) -> st
 
 
 def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """File the learnings that the agent states at the end of its turn, and keep it going to mend wrong ones."""
+    """File the learnings that the agent states at the end of its turn, and have it correct invalid ones."""
     learnings = list(read_learnings(event.last_message))
     if learnings and settings.project is None:
         return HookAnswer(notice=hook_texts.NEEDS_PROJECT)
@@ -298,11 +298,11 @@ def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings)
         try:
             filed.append(file_learning(learning, event, calls, settings.project or ""))
         except ServerCallFailed as error:
-            # What the agent cannot mend is told to its user.
+            # The user is told about failures that the agent cannot correct.
             (mistakes if error.reason == INVALID_ARGUMENT else failures).append(error.message)
     told = [hook_texts.describe_filed(filed), *map(hook_texts.describe_failure, failures)]
     reason = hook_texts.describe_unfiled(mistakes) if mistakes else ""
-    # Once: an agent that cannot mend it must still come to an end.
+    # Only once: an agent that cannot correct it must be able to end.
     if not mistakes or event.continued:
         return HookAnswer(notice="\n".join(filter(None, [*told, reason])))
     return HookAnswer(reason=reason, notice="\n".join(filter(None, told)), keep_going=True)

@@ -1,7 +1,7 @@
 """The hooks of Gemini CLI: its payloads, and its answers.
 
-By docs/hooks/reference.md and packages/core/src/hooks in google-gemini/gemini-cli as of 0.56 (August 2026). `ask` is
-known since 0.36: before, it lets the tool call through.
+Source: docs/hooks/reference.md and packages/core/src/hooks in google-gemini/gemini-cli as of 0.56 (August 2026). `ask`
+exists since 0.36: before, it lets the tool call through.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
     HookMoment.PROMPT_SUBMITTED: "BeforeAgent",
     HookMoment.AFTER_TOOL: "AfterTool",
 }
-"""The events whose answers may tell the model something, by their names."""
+"""The events whose answers may contain context for the model, by their names."""
 
 EDITORS: Final = ("replace", "write_file")
 PATH_ARGUMENT: Final = "file_path"
 SEARCHED: Final = ["dir_path", "path", "include_pattern", "include"]
-"""The arguments of searches that are files, folders or patterns of them, by the names of old and new versions."""
+"""The arguments of searches that are files, folders or patterns, by their names in old and new versions."""
 OWN_TOOLS: Final = f"mcp_{OWN_NAME}_"
-"""What the names of the tools of `cstp mcp` begin with."""
+"""The prefix of the names of the tools of `cstp mcp`."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         *command_rules("run_shell_command", directory="dir_path"),
@@ -63,7 +63,7 @@ ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
     event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.moment is HookMoment.TURN_ENDED:
         return replace(event, last_message=read_text(payload, "prompt_response"), prompt="")
@@ -71,7 +71,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
         return event
     arguments = dict(event.arguments)
     if event.tool in EDITORS and (path := read_text(arguments, PATH_ARGUMENT)):
-        # A relative path is meant from the folder of the session, which may be below the root of the project.
+        # A relative path starts at the session's folder, which may be below the root of the project.
         arguments[PATH_ARGUMENT] = str(Path(read_text(payload, "cwd") or "/", path))
     response = payload.get("tool_response")
     return replace(
@@ -84,7 +84,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
 
 
 def imitates_own_tool(payload: Mapping[str, Any], tool: str) -> bool:
-    """Return whether a tool of another MCP server has a name as those of `cstp mcp` have."""
+    """Return whether a tool of another MCP server has a name like those of `cstp mcp`."""
     server = payload.get("mcp_context")
     if not isinstance(server, dict):
         return False
@@ -105,7 +105,7 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     if event.moment is HookMoment.BEFORE_TOOL and answer.decision in PERMISSIONS:
         written = {"decision": PERMISSIONS[answer.decision], "reason": answer.reason}
         if answer.decision is HookDecision.ASK:
-            # The user is shown this text alone when asked.
+            # A question shows the user only this text.
             notices.append(answer.reason)
     if answer.keep_going:
         written = {"decision": "deny", "reason": answer.reason}

@@ -21,33 +21,33 @@ from cstp_grpc.common.quoted_text import OTHERS_NOTE, quote_answer, quote_name, 
 from cstp_grpc.common.unicode_text import replace_invisible
 
 MAX_CONTEXT_CHARACTERS: Final = 9000
-"""Maximum length of what a model is told at once. Chosen: Claude Code puts more than 10 000 into a file."""
+"""Maximum length of the context for a model. Chosen: Claude Code writes more than 10 000 characters to a file."""
 CUT: Final = "\n… (cut)"
 MAX_PRECEDENTS: Final = 3
-"""How many similar decisions an announced call is answered with. Chosen: calls come often."""
+"""Maximum number of similar decisions in the answer to an announced call. Chosen: few, since calls are frequent."""
 
 UNKNOWN_ACTION: Final = "UNKNOWN_ACTION"
-"""The code of the warning that an action states none of the inputs that guardrails read."""
+"""The code of the warning that an action states no input that guardrails read."""
 
 NEEDS_PROJECT: Final = "CSTP filed no learnings: the hook is run without --project."
 
 NAME_PROJECT: Final = (
-    "CSTP told nothing of what must hold for the edited file: the server has several projects, and the hook is run"
+    "CSTP gave no contracts for the edited file: the server has several projects, and the hook is run"
     " without --project."
 )
 
 PACK_PREFIX: Final = "safety-"
-"""What the names of the packaged packs begin with."""
+"""The prefix of the names of the packaged packs."""
 
 INTRODUCTION: Final = (
-    "CSTP judges the tool calls of this session by the organisation's guardrails. If a call is denied, do what the"
-    " reason suggests or choose another way; do not reach the same by another tool. What must hold for a file comes"
-    " with its first edit."
+    "CSTP checks the tool calls of this session against the organisation's guardrails. If a call is denied, do what"
+    " the reason suggests or choose another way; do not reach the same result with another tool. The contracts of a"
+    " file come with its first edit."
 )
 
 
 def describe_rules(names: Sequence[str]) -> str:
-    """Return one line about the rulebooks in force, by their names, and how to try them; empty without any."""
+    """Return one line about the rulebooks in force, by their names, and how to try them; empty without rulebooks."""
     packs = [name.removeprefix(PACK_PREFIX) for name in names if name.startswith(PACK_PREFIX)]
     others = [name for name in names if not name.startswith(PACK_PREFIX)]
     if not packs:
@@ -70,33 +70,33 @@ def introduce_session(remembered: str, rules: str, *, files_learnings: bool) -> 
 
 
 def describe_precedents(decisions: Sequence[JsonObject]) -> str:
-    """Return similar decisions for a model; empty without any."""
+    """Return similar decisions for a model; empty without decisions."""
     lines = map(describe_decision, quote_answer(decisions))
     return cut_context(render_items("Past decisions that resemble this", lines, note=OTHERS_NOTE, most=MAX_PRECEDENTS))
 
 
 def describe_announcement(response: JsonObject) -> str:
-    """Return the precedents and suggestions of an AnnounceIntentResponse as text for a model; empty without any."""
+    """Return the precedents and suggestions of an AnnounceIntentResponse for a model; may be empty."""
     response = quote_answer(response)
     related = map(describe_related, response["relatedIntents"])
     sections = [
         describe_warnings(response["guardrailStatus"]),
         render_guarded_code(response.get("codeContext")),
         describe_precedents(response["similarDecisions"][:MAX_PRECEDENTS]),
-        render_items("What other agents are doing", related, note=OTHERS_NOTE),
+        render_items("Intents of other agents", related, note=OTHERS_NOTE),
     ]
     return cut_context(join_sections(sections))
 
 
 def describe_contracts(texts: Iterable[str]) -> str:
-    """Return the texts of nodes about files as one text for a model; empty without any."""
+    """Return the texts of nodes about files as one text for a model; empty without texts."""
     said = list(dict.fromkeys(filter(None, map(replace_invisible, texts))))
-    return cut_context(join_sections(["What must hold for what you just edited:", *said])) if said else ""
+    return cut_context(join_sections(["Contracts of the code that you just edited:", *said])) if said else ""
 
 
 def describe_warnings(verdict: JsonObject) -> str:
-    """Return the warnings of a verdict for a model; empty without any."""
-    # That nothing is stated would be said of most tool calls: the table of tools states what there is.
+    """Return the warnings of a verdict for a model; empty without warnings."""
+    # Left out, since it would apply to most tool calls: the table of tools states all inputs that there are.
     told = (
         describe_violation(each) for each in quote_answer(verdict["warnings"]) if each.get("code") != UNKNOWN_ACTION
     )
@@ -104,14 +104,14 @@ def describe_warnings(verdict: JsonObject) -> str:
 
 
 def describe_denial(verdict: JsonObject) -> str:
-    # What was assumed is most of what rules read: only what is missing decides.
+    # Assumed inputs are left out: they are most inputs of the rules, and only missing ones change a verdict.
     return cut_context(f"CSTP: {render_verdict({**quote_answer(verdict), 'assumed': []})}")
 
 
 def describe_needed_approval(verdict: JsonObject) -> str:
     """Return the question that asks a user for an approval."""
     verdict = quote_answer(verdict)
-    asked = render_items("What asks for it", map(describe_violation, verdict["violations"]))
+    asked = render_items("Required by", map(describe_violation, verdict["violations"]))
     headline = "CSTP: the guardrails let a person decide on this."
     return cut_context(join_sections([headline, asked, describe_approval(verdict.get("approval"))]))
 

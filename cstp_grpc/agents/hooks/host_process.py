@@ -1,5 +1,5 @@
-"""Find out whether the agent that runs a hook can ask its user: one without a terminal, or with a prompt as its
-argument, would wait for ever.
+"""Detect whether the agent that runs a hook can ask its user: an agent without a terminal, or with a prompt as its
+argument, would wait forever.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 MAX_ANCESTORS: Final = 8
-"""How far above the hook the agent is looked for. Chosen: shells and launchers are one to three processes."""
+"""Maximum number of ancestors that are searched for the agent. Chosen: shells and launchers are one to three."""
 PROMPT_OPTION: Final = re.compile(r"-[A-Za-z]*p|--prompt(=.*)?", re.DOTALL)
-"""The option with which agents answer a prompt and end, alone or behind other letters."""
+"""The option with which agents answer a prompt and exit, alone or after other letters."""
 ASKING_OPTIONS: Final = frozenset({"-i", "--prompt-interactive", "--interactive", "--acp", "--experimental-acp"})
-"""Options with which an agent can ask: a prompt to begin with, and an editor as its user."""
+"""Options with which an agent can ask: an initial prompt, and an editor as its user."""
 
 
 def is_headless(program: str) -> bool:
@@ -25,7 +25,7 @@ def is_headless(program: str) -> bool:
         if process <= 1:
             break
         parent, words, has_terminal = read_process(process)
-        # The words of a shell may contain the name; the program is a word of its own, such as `node /usr/bin/gemini`.
+        # The words of a shell may contain the name; the program is a separate word, such as `node /usr/bin/gemini`.
         if any(Path(word).stem == program or f"/{program}-cli/" in word for word in words[:6]):
             if ASKING_OPTIONS & set(words):
                 return False
@@ -35,12 +35,12 @@ def is_headless(program: str) -> bool:
 
 
 def read_process(process: int) -> tuple[int, list[str], bool]:
-    """Return the parent of a process, its words, and whether it reads from a terminal; 0 if it cannot be read."""
+    """Return the parent of a process, its words, and whether it reads from a terminal; parent 0 if it is unreadable."""
     folder = Path("/proc", str(process))
     try:
         if not folder.exists():
             return read_process_status(process)
-        # Behind the name, which may contain parentheses, come the state and the parent.
+        # After the name, which may contain parentheses, come the state and the parent.
         parent = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
         words = folder.joinpath("cmdline").read_text(errors="replace").split("\0")
         return parent, words, str((folder / "fd/0").readlink()).startswith(("/dev/pts/", "/dev/tty", "/dev/console"))

@@ -1,4 +1,4 @@
-"""The coding agents whose hooks are answered."""
+"""The supported coding agents."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HOST_NAMES: Final[Mapping[str, str]] = {
     "opencode": "OPENCODE",
     "pi": "PI",
 }
-"""The constants with the hosts, each in the module of the same name, by their names on the command line."""
+"""The constants with the hosts, each in the module of the same name, by the host's name on the command line."""
 HOSTS: Final = tuple(HOST_NAMES)
 
 
 def load_host(name: str) -> HookHost:
-    """Return the host of a name. Raises KeyError for another name."""
+    """Return the host with a name. Raises KeyError for an unknown name."""
     constant = HOST_NAMES[name]
-    # Imported here: a hook waits for what is imported, and answers one agent.
+    # Imported here: imports delay the hook, and it answers only one agent.
     host: HookHost = getattr(importlib.import_module(f"cstp_grpc.agents.hooks.{constant.lower()}"), constant)
     return host

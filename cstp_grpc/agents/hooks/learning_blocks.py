@@ -1,4 +1,4 @@
-"""Learnings that an agent states in what it says last, in fenced blocks of the language `cstp-learning`."""
+"""Learnings that an agent states in its last message, in fenced blocks of the language `cstp-learning`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 BLOCK: Final = re.compile(r"^```cstp-learning[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 LINE: Final = re.compile(r"(type|path|title|detail):[ \t]*(.*)")
 TYPES: Final = ("pitfall", "check", "pattern", "insight")
-"""The kinds of learnings, as the contract has them."""
+"""The kinds of learnings of the contract."""
 MAX_BLOCKS: Final = 5
 """Maximum number of learnings that are filed at a time. Chosen: people review each of them."""
 
@@ -20,20 +20,20 @@ path: src/api/handlers.ts
 title: One line that says it
 detail: What happens and what to do instead, in full.
 ```"""
-"""What a block looks like, for the model."""
+"""The form of a block, for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLearning:
-    """A learning as the agent states it, or why its block is none."""
+    """A learning as the agent states it, or the problem with its block."""
 
     type: str = ""
     path: str = ""
     title: str = ""
     detail: str = ""
-    """In full; it may have several lines."""
+    """The full text; it may have several lines."""
     problem: str = ""
-    """What is wrong with the block; empty if nothing is."""
+    """The problem with the block; empty if it is valid."""
 
 
 def read_learnings(message: str) -> Iterator[StatedLearning]:
@@ -45,11 +45,11 @@ def read_learnings(message: str) -> Iterator[StatedLearning]:
 
 
 def parse_block(text: str) -> StatedLearning:
-    """Return the learning in a block; a line that begins with none of the keys belongs to the key before it."""
+    """Return the learning in a block; a line that begins with no key belongs to the key before it."""
     values: dict[str, list[str]] = {}
     key = ""
     for line in text.splitlines():
-        # The detail is the last key: what follows it may have lines that look like others.
+        # The detail is the last key: its text may contain lines that look like keys.
         if key != "detail" and (found := LINE.match(line)):
             key = found[1]
             values[key] = [found[2]]

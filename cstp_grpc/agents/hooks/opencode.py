@@ -1,7 +1,7 @@
-"""The hooks of opencode: events and answers of a plugin of ours, which runs `cstp hook` for each call of a tool.
+"""The hooks of opencode: events and answers of our plugin, which runs `cstp hook` for each tool call.
 
-By https://opencode.ai/docs/plugins, tried with 1.18. A tool is not called if a hook before it throws an error, and the
-error is what the model gets.
+Source: https://opencode.ai/docs/plugins, tried with 1.18. A tool is not called if a hook before it throws an error,
+and the model gets the error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOMENTS: Final = moments_without("UserPromptSubmit", "PostToolUseFailure", "Stop
 EDITORS: Final = ("edit", "write", "apply_patch")
 FILE_READERS: Final = ("read", "grep")
 UNASKED: Final = ("glob", "list", "todowrite", "todoread", "task", "skill", "question", "invalid")
-"""Tools that change nothing outside of the session, and `task`, which starts agents whose own calls are judged."""
+"""Tools that change nothing outside of the session, and `task`, which starts agents whose own calls are checked."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         *command_rules("bash", directory="workdir"),
@@ -28,13 +28,13 @@ TOOLS: Final[Mapping[str, Any]] = {
         *editing_rules("Edit {files}", "files", *EDITORS),
         *unasked_rules(*UNASKED),
         *own_mcp_rules("cstp_{}"),
-        # Any other, such as those of MCP, is checked by its name and arguments.
+        # All others, such as MCP tools, are checked by their names and arguments.
     ]
 }
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
     event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool not in (*EDITORS, *FILE_READERS):
         return event

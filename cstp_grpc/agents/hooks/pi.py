@@ -1,7 +1,7 @@
-"""The hooks of Pi: events and answers of an extension of ours, which runs `cstp hook` for each call of a tool.
+"""The hooks of Pi: events and answers of our extension, which runs `cstp hook` for each tool call.
 
-By docs/extensions.md in the package @earendil-works/pi-coding-agent 1.6. A tool is not called if an extension blocks
-it, and the reason is what the model gets. Tools that a script of the tool `codemode` calls are judged one by one.
+Source: docs/extensions.md in the package @earendil-works/pi-coding-agent 1.6. A tool is not called if an extension
+blocks it, and the model gets the reason. Each tool that a script of the tool `codemode` calls is checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOMENTS: Final = moments_without("Stop")
 EDITORS: Final = ("edit", "write")
 FILE_READERS: Final = ("read", "grep")
 UNASKED: Final = ("find", "ls", "codemode", "tool_search")
-"""Tools that change nothing outside of the session, and `codemode`, whose scripts can but call tools."""
+"""Tools that change nothing outside of the session, and `codemode`, whose scripts can only call tools."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         *command_rules("bash"),
@@ -37,17 +37,17 @@ TOOLS: Final[Mapping[str, Any]] = {
         *editing_rules("Edit {path}", "path", *EDITORS),
         *unasked_rules(*UNASKED),
         *own_mcp_rules("mcp__cstp__{}"),
-        # Any other, such as those of MCP, is checked by its name and arguments.
+        # All others, such as MCP tools, are checked by their names and arguments.
     ]
 }
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    """Return the event of a payload. Raises ValueError for an invalid payload."""
     event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool not in (*EDITORS, *FILE_READERS) or not (path := read_text(event.arguments, "path")):
         return event
-    # As Pi reads a path, which may be a URL.
+    # Read like Pi: a path may be a URL.
     path = path.removeprefix("@")
     path = unquote(path[len("file://") :]) if path.startswith("file://") else path
     path = str(Path(read_text(payload, "cwd") or "/", Path(path).expanduser()))

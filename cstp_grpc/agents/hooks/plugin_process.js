@@ -24,6 +24,6 @@ function ask(event) {
 function judge(event) {
   return ask(event).catch((error) => ({
     decision: "deny",
-    reason: `CSTP: the hook failed, so that the call was not judged: ${error.message}`,
+    reason: `CSTP: the hook failed, so that the call was not checked: ${error.message}`,
   }));
 }

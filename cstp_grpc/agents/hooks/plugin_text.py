@@ -30,7 +30,7 @@ def plugin_host(
 ) -> HookHost:
     """Return the host of an agent that runs the plugin in a file of this package.
 
-    The plugin is told which tools nothing is asked about, and which ones edit files.
+    The plugin contains the tools that are not asked about, and those that edit files.
     """
 
     def write_plugin(words: Sequence[str], *, seconds: float, every_tool: bool = False) -> str:
@@ -56,7 +56,7 @@ def plugin_host(
 
 
 def write_plugin_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as a plugin reads it, which cannot ask and denies instead."""
+    """Return an answer as a plugin reads it; it denies instead of asking."""
     if event.moment is HookMoment.BEFORE_TOOL and answer.decision is not HookDecision.NONE:
         return {"decision": "deny", "reason": answer.reason}
     return {"context": answer.context} if answer.context else {}

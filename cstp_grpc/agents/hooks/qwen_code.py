@@ -1,6 +1,6 @@
-"""The hooks of Qwen Code: payloads and answers as Claude Code has them, about tools as Gemini CLI has them.
+"""The hooks of Qwen Code: payloads and answers of Claude Code, with the tools of Gemini CLI.
 
-By docs/features/hooks.md in the package @qwen-code/qwen-code 0.24.
+Source: docs/features/hooks.md in the package @qwen-code/qwen-code 0.24.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHECKED_TOOLS: Final = "^(run_shell_command|monitor|read_file|grep_search|edit|w
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as Qwen Code reads it; its model is told something after a tool, not before."""
+    """Return an answer as Qwen Code reads it; its model gets context after a tool, not before."""
     if event.moment is HookMoment.BEFORE_TOOL:
         answer = replace(answer, context="")
     written = write_nested_answer(event, answer)
@@ -59,6 +59,6 @@ QWEN_CODE: Final = HookHost(
     TOOLS,
     {"user": "~/.qwen/settings.json", "project": ".qwen/settings.json"},
     wanted_hooks,
-    # Its page describes it, but 0.24 does not send it to the model.
+    # Documented, but 0.24 does not send it to the model.
     tells_before_tool=False,
 )

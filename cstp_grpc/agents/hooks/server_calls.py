@@ -1,7 +1,7 @@
-"""Calls of a server from a hook: over HTTP with the standard library alone, otherwise by the Python client.
+"""Calls from a hook to a server: over HTTP with the standard library alone, otherwise with the Python client.
 
-A hook runs before each tool call, so what it imports is most of what it costs: over HTTP, neither gRPC nor Protobuf nor
-an HTTP library is loaded, and requests and responses are JSON.
+A hook runs before each tool call, so imports are most of its cost: over HTTP, neither gRPC nor Protobuf nor an HTTP
+library is loaded, and requests and responses are JSON.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 JsonObject = Mapping[str, Any]
 
 ENDPOINT_PATH: Final = "/cstp"
-"""Where a bridge takes JSON-RPC."""
+"""The path of JSON-RPC on a bridge."""
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
-"""Maximum size of a response. Chosen: a hundred times what the longest announcement is answered with."""
+"""Maximum size of a response. Chosen: a hundred times the largest answer to an announcement."""
 CALL_ID: Final = 1
 """The id of the only call of a connection."""
 
 
 class ServerCallFailed(Exception):
-    """A call has no result; `reason` is a value of ErrorReason, `violations` say what is wrong with which field."""
+    """A call has no result; `reason` is a value of ErrorReason, `violations` describe the invalid fields."""
 
     def __init__(self, message: str, reason: str = "", violations: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class ServerCalls(Protocol):
 
 
 class BridgeCalls:
-    """Calls a bridge over HTTP, with one deadline for all calls."""
+    """Calls a bridge over HTTP; all calls share one deadline."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class BridgeCalls:
             connection.close()
 
     def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
-        """Return a connection that is not opened yet. Raises OSError and ValueError."""
+        """Return an unopened connection. Raises OSError and ValueError."""
         from http.client import HTTPConnection, HTTPSConnection
 
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -109,7 +109,7 @@ class BridgeCalls:
     def _read_body(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> bytes:
         """Return the body of a response. Raises OSError and ValueError."""
         read = bytearray()
-        # Piece by piece: the timeout of a socket is for one piece, and a server may send slowly for ever.
+        # Piece by piece: the timeout of a socket is for one piece, and a server may send slowly forever.
         while piece := response.read1(65_536):
             read += piece
             if len(read) > MAX_RESPONSE_BYTES:
@@ -143,7 +143,7 @@ def read_result(content: bytes, status: int, where: str) -> JsonObject:
 
 
 def error_from_jsonrpc(error: JsonObject) -> ServerCallFailed:
-    """Return the exception for the error of a JSON-RPC response, of which any member may be missing or wrong."""
+    """Return the exception for a JSON-RPC error, whose members may be missing or invalid."""
     data = error.get("data")
     details: JsonObject = data if isinstance(data, dict) else {}
     listed = details.get("violations")
@@ -153,7 +153,7 @@ def error_from_jsonrpc(error: JsonObject) -> ServerCallFailed:
 
 
 class ClientCalls:
-    """Calls by the Python client, over gRPC or in this process; slower to begin, for gRPC is imported."""
+    """Calls with the Python client, over gRPC or in this process; slower to start, since it imports gRPC."""
 
     def __init__(self, client: CstpClient) -> None:
         self._client = client
@@ -170,6 +170,6 @@ class ClientCalls:
         except json_codec.CodecError as error:
             raise ServerCallFailed(str(error), "INVALID_ARGUMENT") from error
         except CstpError as error:
-            # The client names fields as the contract does; `project` and `paths` are spelled alike in JSON.
+            # The client uses the contract's field names; `project` and `paths` have the same names in JSON.
             violations = {violation.field: violation.description for violation in error.violations}
             raise ServerCallFailed(error.message, error.reason, violations) from error

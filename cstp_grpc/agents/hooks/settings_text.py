@@ -1,7 +1,7 @@
-"""The hooks in the text of a JSON settings file, put in and taken out without changing any other byte.
+"""Adds hooks to the text of a JSON settings file and removes them, without changing any other byte.
 
-Settings are parsed for where their values stand, and the text is changed only there. What was put in is taken out again
-with the members that were made for it.
+Parsing finds the positions of values, and the text is changed only there. Removal also deletes the members that were
+created for the hooks.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any, Final
 from cstp_grpc.contract.errors import ConfigError
 
 HOOKS: Final = "hooks"
-"""The member of the settings with the hooks by event, and that of a group with its hooks."""
+"""The member of the settings with the hooks by event, and the member of a group with its hooks."""
 WHITESPACE: Final = " \t\n\r"
-"""What JSON takes for space, RFC 8259, section 2."""
+"""The whitespace of JSON, RFC 8259, section 2."""
 INDENT: Final = "  "
-"""The indentation of settings that have none of their own."""
+"""The default indentation of settings."""
 
 IsOurs = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonItem:
-    """A value in the text; of an object or array with its items, in their order."""
+    """A value in the text; an object or array has its items, in their order."""
 
     start: int
-    """Where it begins; of a member, its key."""
+    """The position of the item; for a member, the position of its key."""
     end: int
     value: Any
     key: str = ""
     """The key of a member."""
     opening: int = 0
-    """Where the value itself begins, behind the key."""
+    """The position of the value, after the key."""
     items: Sequence[JsonItem] = ()
 
     def member(self, key: str) -> JsonItem | None:
@@ -44,9 +44,9 @@ class JsonItem:
 
 
 def install_hooks(text: str, wanted: Mapping[str, Any], is_ours: IsOurs) -> str:
-    """Return the settings with a group of hooks for each event, in place of those that are ours; `wanted` has them.
+    """Return the settings with the groups of hooks in `wanted`, by event, in place of those that are ours.
 
-    A text that has them already is returned as it is. Raises ConfigError.
+    A text that already has them is returned unchanged. Raises ConfigError.
     """
     by_event = itemgetter(0)
     present = sorted(installed_groups(parse_settings(text), is_ours), key=by_event)
@@ -67,13 +67,13 @@ def remove_hooks(text: str, is_ours: IsOurs) -> str:
 
 
 def is_made_by_install(text: str, empty: str, is_ours: IsOurs) -> bool:
-    """Return whether settings are those that `install_hooks` makes of empty ones. Raises ConfigError."""
+    """Return whether settings equal those that `install_hooks` makes from empty ones. Raises ConfigError."""
     groups = dict(installed_groups(parse_settings(text), is_ours))
     return bool(groups) and install_hooks(empty, groups, is_ours) == text
 
 
 def runs_command(hook: Any, words: Sequence[str]) -> bool:
-    """Return whether a hook runs `cstp` with these words first, however the command is called."""
+    """Return whether a hook runs `cstp` with these words first, however the program is named."""
     command = hook.get("command") if isinstance(hook, dict) else None
     try:
         parts = shlex.split(command) if isinstance(command, str) else []
@@ -100,7 +100,7 @@ def iter_groups(root: JsonItem) -> Iterator[tuple[JsonItem, JsonItem]]:
 
 
 def hooks_of_group(group: JsonItem) -> Sequence[JsonItem]:
-    """Return the hooks of a group, which is a hook itself where agents have no groups."""
+    """Return the hooks of a group; for agents without groups, a group is a hook."""
     hooks = group.member(HOOKS)
     return hooks.items if hooks else (group,)
 
@@ -138,7 +138,7 @@ def find_removals(root: JsonItem, is_ours: IsOurs) -> Iterator[tuple[int, int]]:
 
 def was_empty(container: JsonItem) -> bool:
     """Return whether an object or array was empty before `insert_item` put the first item into it."""
-    # One that was made with its items has the same space at both ends.
+    # A container that was created with its items has the same space at both ends.
     first, last = container.items[0], container.items[-1]
     return first.start > container.opening + 1 and last.end == container.end - 1
 
@@ -146,9 +146,9 @@ def was_empty(container: JsonItem) -> bool:
 def spans_of_items(
     items: Sequence[JsonItem], removed: Sequence[JsonItem], opening: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the text to delete for some items of an object or array, which begins at `opening`.
+    """Yield the parts of the text to delete for some items of an object or array that begins at `opening`.
 
-    The commas between the items that stay are right, and what is between them is untouched.
+    The commas between the remaining items stay correct, and the text between them is untouched.
     """
     kept_end = None
     for number, item in enumerate(items):
@@ -159,15 +159,15 @@ def spans_of_items(
             yield kept_end, item.end
             kept_end = item.end
         elif number + 1 < len(items):
-            # Nothing is kept before it: with the comma behind it.
+            # Nothing is kept before it: with the comma after it.
             yield item.start, items[number + 1].start
         else:
-            # The only one: with the space before it, since what is put into an empty object comes with that.
+            # The only item: with the space before it, which an insertion into an empty object adds.
             yield (opening + 1 if len(items) == 1 else item.start), item.end
 
 
 def add_group(text: str, event: str, group: Any) -> str:
-    """Return the settings with one more group of hooks at the end of an event's."""
+    """Return the settings with one more group of hooks at the end of an event's groups."""
     root = parse_settings(text)
     hooks = root.member(HOOKS)
     if hooks is None:
@@ -179,7 +179,7 @@ def add_group(text: str, event: str, group: Any) -> str:
 
 
 def insert_item(text: str, container: JsonItem, depth: int, value: Any, key: str | None = None) -> str:
-    """Return the text with one more item at the end of an object or array, laid out as the rest of it."""
+    """Return the text with one more item at the end of an object or array, formatted like its other items."""
     newline = "\r\n" if "\r\n" in text else "\n"
     indent = indent_of_text(text)
     written = json.dumps(value, indent=indent or None, ensure_ascii=False)
@@ -208,7 +208,7 @@ def indent_of_text(text: str) -> str:
 
 
 def parse_settings(text: str) -> JsonItem:
-    """Return the object in a text. Raises ConfigError for what is no JSON object, and for hooks that are none."""
+    """Return the object in a text. Raises ConfigError for a text that is not a JSON object, and for invalid hooks."""
     try:
         json.loads(text)
         root = parse_value(text, skip_space(text, 0))
@@ -226,7 +226,7 @@ def parse_settings(text: str) -> JsonItem:
 
 
 def parse_value(text: str, start: int, key: str = "", opening: int | None = None) -> JsonItem:
-    """Return the value at a place in valid JSON, with the places of what is in it. Raises ValueError."""
+    """Return the value at a position in valid JSON, with the positions of its items. Raises ValueError."""
     place = start if opening is None else opening
     if text[place] not in "{[":
         value, end = json.JSONDecoder().raw_decode(text, place)
@@ -249,7 +249,7 @@ def parse_value(text: str, start: int, key: str = "", opening: int | None = None
 
 
 def parse_member(text: str, start: int) -> JsonItem:
-    """Return the member at a place in valid JSON. Raises ValueError."""
+    """Return the member at a position in valid JSON. Raises ValueError."""
     key, end = json.JSONDecoder().raw_decode(text, start)
     colon = skip_space(text, end)
     return parse_value(text, start, key, skip_space(text, colon + 1))

@@ -1,7 +1,7 @@
-"""The table by which tool calls become questions: what is asked, in which words, about which paths, with which inputs.
+"""The table that maps tool calls to questions for the server: the kind, the description, the paths and the inputs.
 
-The first rule whose pattern matches the name of a tool counts; a tool without a rule is checked by its name and
-arguments. Patterns of names are those of the shell.
+The first rule whose pattern matches the name of a tool applies; a tool without a rule is checked by its name and
+arguments. Patterns of names are shell patterns.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, Final
 from cstp_grpc.contract.errors import ConfigError
 
 CHECK: Final = "check"
-"""Ask for the verdict alone."""
+"""Ask only for the verdict."""
 ANNOUNCE: Final = "announce"
-"""Announce it as an intent: the answer has what governs the paths and similar decisions, too."""
+"""Announce the call as an intent: the answer also has the contracts of the paths and similar decisions."""
 NOTHING: Final = "nothing"
 """Ask nothing, and let the agent go on."""
 
 MAX_NAMED_PATHS: Final = 100
-"""Maximum number of files that are named to the server, as the contract has it."""
+"""Maximum number of files in a request, by the contract."""
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A name in braces in a description: an argument of the tool, or one of the two names below."""
 TOOL_NAME: Final = "tool"
 ALL_ARGUMENTS: Final = "arguments"
 FULL_DESCRIPTION: Final = "Call {tool} with {arguments}"
-"""The description of calls whose rule has none."""
+"""The default description of calls."""
 
 OWN_MCP_TOOLS: Final = (
     "look_before_acting",
@@ -47,19 +47,19 @@ OWN_MCP_TOOLS: Final = (
 
 
 def own_mcp_rules(name_format: str) -> list[dict[str, Any]]:
-    """Return the rules that leave the tools of `cstp mcp` alone, in the form of a file; `{}` stands for a tool's name.
+    """Return the rules that skip the tools of `cstp mcp`, in the format of a file; `{}` stands for a tool's name.
 
-    Each is named: another server may have the same name, and its tools are judged.
+    Each tool is named: another server may have the same name, and its tools are checked.
     """
     return unasked_rules(*map(name_format.format, OWN_MCP_TOOLS))
 
 
 POWERSHELL: Final = {"shell": "powershell"}
-"""What rules of tools state whose commands are in another language than that of Bash."""
+"""The member of rules for tools whose commands are PowerShell."""
 
 
 def command_rules(*tools: str, **extra: str) -> list[dict[str, Any]]:
-    """Return the rules of tools that run the shell command in their argument `command`, in the form of a file."""
+    """Return the rules of tools that run the shell command in their argument `command`, in the format of a file."""
     stated = {"ask": CHECK, "description": "{command}", "command": "command", **extra}
     return [{"tool": tool, **stated} for tool in tools]
 
@@ -69,7 +69,7 @@ def reading_rules(description: str, reads: Sequence[str], *tools: str) -> list[d
 
 
 def editing_rules(description: str, path: str, *tools: str) -> list[dict[str, Any]]:
-    """Return the rules of tools that change the file, or the files, in one of their arguments."""
+    """Return the rules of tools that change the file or files in one of their arguments."""
     return [{"tool": tool, "ask": ANNOUNCE, "description": description, "paths": [path]} for tool in tools]
 
 
@@ -93,30 +93,30 @@ class InputRule:
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """What is asked about the calls of some tools."""
+    """The question to ask about the calls of some tools."""
 
     tool: str
     """A pattern of names, in which `*` stands for any characters."""
     ask: str = CHECK
     description: str = FULL_DESCRIPTION
     paths: Sequence[str] = ()
-    """The arguments that are files or folders, or lists of them."""
+    """The arguments with files or folders, or lists of them."""
     category: str | None = None
     stakes: str | None = None
     inputs: Sequence[InputRule] = ()
     command: str | None = None
-    """The argument that is a command for a shell."""
+    """The argument with a command for a shell."""
     shell: str | None = None
     """The language of the command: bash or powershell."""
     reads: Sequence[str] = ()
-    """The arguments that are files which the tool reads, or lists of them; `paths` are those that it writes."""
+    """The arguments with files that the tool reads, or lists of them; `paths` are the files that it writes."""
     directory: str | None = None
-    """The argument that is the folder in which the command runs: absolute, or relative to that of the event."""
+    """The argument with the folder in which the command runs: absolute, or relative to that of the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolQuestion:
-    """What is to be asked about one tool call."""
+    """The question to ask about one tool call."""
 
     ask: str
     description: str
@@ -125,7 +125,7 @@ class ToolQuestion:
     stakes: str | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     invocation: Mapping[str, Any] = field(default_factory=dict)
-    """The command, its shell and folder, and the files that the tool reads and writes, by their names as fields."""
+    """The command, its shell and folder, and the files that the tool reads and writes, by their field names."""
 
 
 class ToolRules:
@@ -142,7 +142,7 @@ class ToolRules:
         return cls([parse_rule(entry) for entry in content["tools"]])
 
     def question_about(self, tool: str, arguments: Mapping[str, Any], folder: str) -> ToolQuestion:
-        """Return the question about a call; paths in the project's folder are relative to it, others are left out."""
+        """Return the question about a call; paths in the project's folder become relative, others are left out."""
         rule = next((each for each in self._rules if fnmatchcase(tool, each.tool)), ToolRule(tool))
         inputs: dict[str, Any] = {}
         for each in rule.inputs:
@@ -156,7 +156,7 @@ class ToolRules:
 
 
 def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return the fields of an action for the command and files of a call; empty without any."""
+    """Return the fields of an action for the command and files of a call; may be empty."""
     stated: dict[str, Any] = {}
     if rule.command is not None and (command := argument_text(arguments.get(rule.command, ""))):
         stated["command"] = command
@@ -175,9 +175,9 @@ def list_paths(value: Any) -> list[str]:
 
 
 def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a description with each name in braces replaced; an argument that is missing is left out.
+    """Return a description with each name in braces replaced; missing arguments are left out.
 
-    If all of them are missing, the call is another than the description is made for, and is described in full.
+    If all are missing, the template does not fit the call, and the call is described in full.
     """
     known = {**arguments, TOOL_NAME: tool, ALL_ARGUMENTS: dict(arguments)}
     names = PLACEHOLDER.findall(template)
@@ -187,12 +187,12 @@ def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> 
 
 
 def paths_in_project(value: Any, folder: str) -> list[str]:
-    """Return those of a path or a list of paths that are in a project's folder, relative to it."""
+    """Return the paths, of a path or a list of paths, that are in a project's folder, relative to it."""
     return [found for path in list_paths(value) if (found := path_in_project(path, folder))]
 
 
 def spell_paths(inside: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments that are paths as texts: relative to the project, unless some of them are elsewhere."""
+    """Return the path arguments as texts: relative to the project, unless some of them are elsewhere."""
     spelled: dict[str, str] = {}
     for name, paths in inside.items():
         listed = arguments[name] if isinstance(arguments[name], list) else [arguments[name]]
@@ -203,7 +203,7 @@ def spell_paths(inside: Mapping[str, Sequence[str]], arguments: Mapping[str, Any
 def path_in_project(path: str, folder: str) -> str | None:
     """Return a path relative to a project's folder, or None if it is elsewhere."""
     place = Path(folder) / path
-    # First by the names alone, then behind links: the agent may spell one of the two differently.
+    # First by the names alone, then with links resolved: the agent may spell one of the two differently.
     for root, inner in ((folder, str(place)), (os.path.realpath(folder), os.path.realpath(place))):
         relative = os.path.relpath(inner, root)
         if relative != os.pardir and not relative.startswith(os.pardir + os.sep):

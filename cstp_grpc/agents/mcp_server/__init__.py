@@ -1,1 +1,1 @@
-"""A server of the Model Context Protocol in front of a CSTP server, of which it is a client."""
+"""A server of the Model Context Protocol in front of a CSTP server, which it calls as a client."""

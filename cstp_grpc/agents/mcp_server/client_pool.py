@@ -1,4 +1,4 @@
-"""The clients of a server for many callers: one for each token, so that each caller calls as itself."""
+"""A pool of clients of one server: one client for each token, so that each caller acts as itself."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ MAX_CLIENTS: Final = 256
 """Number of clients that are kept open. Chosen: more agents than share one such server at a time."""
 MAX_KNOWN_TOKENS: Final = 1024
 TOKEN_SECONDS: Final = 0.4
-"""How long a token that the server knew is let in without asking again. Chosen: with the half second in which servers
-hear of a revocation, one holds within a second, also for what the server is not asked for, such as the list of tools.
+"""Seconds for which a verified token is accepted without asking again. Chosen: servers learn about a revocation within
+half a second, so it applies within a second, also to requests that do not reach the server, such as the list of tools.
 """
 
 
 class ClosableClient(ContractClient, Protocol):
-    """A client whose connection is closed when it is not needed any more."""
+    """A client whose connection can be closed."""
 
     async def close(self) -> None: ...
 
 
 @dataclass
 class PooledClient:
-    """A client, and how many requests use it now."""
+    """A client, and the number of requests that use it now."""
 
     client: ClosableClient
     users: int = 0
 
 
 class ClientPool:
-    """The clients of the latest callers by their tokens; for one event loop."""
+    """The clients of the latest callers, by token; for one event loop."""
 
     def __init__(self, open_client: Callable[[str], ClosableClient], most: int = MAX_CLIENTS) -> None:
         self._open_client = open_client
         self._most = most
-        # The one that was used longest ago first.
+        # The least recently used client first.
         self._clients: OrderedDict[str, PooledClient] = OrderedDict()
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ class ClientPool:
         """Yield the client of the current request's caller. Raises AuthenticationRequired."""
         token = get_access_token()
         if token is None:
-            # Fail closed: without the middleware that authenticates, nobody is let in.
+            # Fail closed: without the authentication middleware, no request is accepted.
             raise AuthenticationRequired("The request has no bearer token.")
         async with self.lease_by_token(token.token) as client:
             yield client
@@ -81,15 +81,15 @@ class ClientPool:
             await pooled.client.close()
 
     async def _close_surplus(self) -> None:
-        """Close the clients beyond the limit that no request uses, the one that was used longest ago first."""
+        """Close unused clients above the limit, the least recently used first."""
         idle = [token for token, pooled in self._clients.items() if not pooled.users]
         for token in idle[: max(0, len(self._clients) - self._most)]:
-            # Taken out before the first await, so that no request leases a client that is being closed.
+            # Removed before the first await, so that no request leases a client that is being closed.
             await self._clients.pop(token).client.close()
 
 
 class ServerUnavailableError(AuthenticationError):
-    """The server that knows the tokens cannot be asked."""
+    """The server that verifies the tokens cannot be reached."""
 
 
 class CallerVerifier:
@@ -97,11 +97,11 @@ class CallerVerifier:
 
     def __init__(self, pool: ClientPool) -> None:
         self._pool = pool
-        # By digests, whose comparison tells nothing of a token by the time that it takes.
+        # By digests: the time of their comparison reveals nothing about a token.
         self._known: TTLCache[bytes, AccessToken] = TTLCache(MAX_KNOWN_TOKENS, TOKEN_SECONDS)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return whom a token identifies, or None if the server does not know it. Raises ServerUnavailableError."""
+        """Return the caller of a token, or None if the server does not know it. Raises ServerUnavailableError."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         if (known := self._known.get(digest)) is not None:
             return known
@@ -109,13 +109,13 @@ class CallerVerifier:
             async with self._pool.lease_by_token(token) as client:
                 access = await call_by_name(client, "cstp.getAccess", {})
         except (AuthenticationRequired, InvalidArgument):
-            # What no header can carry, such as letters beyond ASCII, is no token either.
+            # Values that do not fit into a header, such as non-ASCII letters, are not tokens either.
             return None
         except CstpError as error:
-            # Where the server is concerns nobody who is not known yet.
+            # An unauthenticated caller must not learn the server's address.
             logger.warning("The server cannot be asked for a token: %s: %s", error.reason, error.message)
             raise ServerUnavailableError(f"{error.reason}: the CSTP server cannot be asked now") from error
-        # A session belongs to the agent and tenant that opened it; `subject` is compared, too.
+        # A session belongs to the agent and tenant that opened it; the SDK compares `subject`, too.
         found = AccessToken(
             token=token,
             client_id=access["requestingAgent"],

@@ -1,4 +1,4 @@
-"""The clients by which the MCP server calls: for each request that of its caller, so that each acts as itself."""
+"""The clients of the MCP server: each request uses the client of its caller, so that each caller acts as itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PAGE: Final = 1000
 
 
 class ContractClient(Protocol):
-    """Calls the contract as one agent; AsyncCstpClient is one."""
+    """Calls the contract as one agent, such as AsyncCstpClient."""
 
     async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
         """Return the response of a unary method. Raises CstpError."""
@@ -24,7 +24,7 @@ class ContractClient(Protocol):
 
 
 class ClientSource(Protocol):
-    """Knows by which client the current request calls."""
+    """Provides the client for the current request."""
 
     def lease_client(self) -> AbstractAsyncContextManager[ContractClient]:
         """Return the client of the current request's caller, which stays open within the block."""
@@ -32,7 +32,7 @@ class ClientSource(Protocol):
 
 
 class SingleClient:
-    """The source of a server for one caller, as over standard streams."""
+    """The source for a single caller, as over standard streams."""
 
     def __init__(self, client: ContractClient) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class SingleClient:
 
 
 async def call_by_name(client: ContractClient, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a method by its JSON-RPC name with params in JSON, and return the response in JSON. Raises CstpError."""
+    """Call a method by its JSON-RPC name, with params and response in JSON. Raises CstpError."""
     method = method_by_name(name)
     return to_json(await client.call(method, from_json(params, method.request)))
 

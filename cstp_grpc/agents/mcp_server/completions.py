@@ -1,4 +1,4 @@
-"""Completions of the arguments of prompts and of templates of resources, from what the caller may read."""
+"""Completions of the arguments of prompts and resource templates, from the data that the caller may read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RequestContext = ServerRequestContext[Any, Any]
 MAX_VALUES: Final = 100
 """Maximum number of values in a completion, by the specification."""
 MAX_DECISIONS: Final = 500
-"""Number of the latest decisions that are looked at. Chosen: one page, as the host asks with each letter typed."""
+"""Number of the latest decisions that are searched. Chosen: one page, since hosts ask after each letter."""
 MAX_NODES: Final = 1000
-"""Number of nodes of a project that are looked at, one page."""
+"""Number of nodes of a project that are searched, one page."""
 
 
 class CompletionHandlers:
@@ -33,7 +33,7 @@ class CompletionHandlers:
     async def complete_argument(
         self, _: RequestContext, params: mcp_types.CompleteRequestParams
     ) -> mcp_types.CompleteResult:
-        """Return the values that an argument may have, of those that fit what is typed. Raises MCPError."""
+        """Return the possible values of an argument that match the typed text. Raises MCPError."""
         typed = params.argument.value.lower()
         given = (params.context and params.context.arguments) or {}
         with failures_as_protocol_errors():
@@ -42,7 +42,7 @@ class CompletionHandlers:
             else:
                 known = await self._template_values(params.ref.uri, params.argument.name, given)
         fitting = [value for value, words in known.items() if typed in words.lower()]
-        # What begins with the typed text comes first; the order is otherwise that of the source.
+        # Values that begin with the typed text come first; otherwise they keep the order of the source.
         fitting.sort(key=lambda value: not value.lower().startswith(typed))
         return mcp_types.CompleteResult(
             completion=mcp_types.Completion(
@@ -51,7 +51,7 @@ class CompletionHandlers:
         )
 
     async def _prompt_values(self, prompt: str, argument: str) -> Mapping[str, str]:
-        """Return the values of a prompt's argument, each with the words that it is found by."""
+        """Return the values of a prompt's argument, each with its search text."""
         if prompt not in PROMPTS:
             raise invalid_params_error(f"Unknown prompt: {prompt[:100]}")
         if (prompt, argument) == (RISKY_CHANGE, "stakes"):
@@ -61,7 +61,7 @@ class CompletionHandlers:
         return {}
 
     async def _template_values(self, template: str, argument: str, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the values of a template's variable, each with the words that it is found by."""
+        """Return the values of a template's variable, each with its search text."""
         if template not in {each.uri_template for each in TEMPLATES}:
             raise invalid_params_error(f"Unknown template: {template[:100]}")
         if (template, argument) == (str(DECISION_TEMPLATE), "id"):
@@ -74,11 +74,11 @@ class CompletionHandlers:
         return {}
 
     async def _latest_decisions(self) -> list[dict[str, Any]]:
-        """Return the latest decisions of those that the caller may read. Raises CstpError."""
+        """Return the latest decisions that the caller may read. Raises CstpError."""
         async with self._clients.lease_client() as client:
             return await list_pages(client, "cstp.listDecisions", {}, "decisions", most=MAX_DECISIONS)
 
 
 def map_to_themselves(values: Iterable[str]) -> dict[str, str]:
-    """Return values that are found by themselves, each once, without those that no person could read."""
+    """Return values that are their own search text, each once, without unreadable ones."""
     return {str(value): str(value) for value in values if str(value).isprintable()}

@@ -1,7 +1,7 @@
-"""Asking a person amid a call: for facts that a guardrail reads and the model did not give, or to await an approval.
+"""Asking a person during a call: for facts that a guardrail reads and the model did not give, or for an approval.
 
-Hosts of 2025-11-25 are sent a request amid the call. Those of 2026-07-28 get a result that asks, and call again with
-the answers and the sealed state; nothing is kept here meanwhile.
+Hosts of 2025-11-25 receive a request during the call. Hosts of 2026-07-28 get a result that asks, and repeat the call
+with the answers and the sealed state; the server keeps nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 QUESTION_KEY: Final = "person"
 """The name of the only question of a call."""
 MAX_QUESTIONS: Final = 8
-"""Maximum number of facts that are asked for at once. Chosen: what a person fills in without giving up."""
+"""Maximum number of facts in a form. Chosen: few enough that a person fills them in."""
 ANSWER_SECONDS: Final = 600.0
-"""How long a person has to answer; the state of 2026-07-28 is as long valid."""
+"""Seconds that a person has to answer; the state of 2026-07-28 is valid for the same time."""
 
 DECIDED_FIELD: Final = "decided"
 DECIDED_SCHEMA: Final[JsonSchema] = {
     "type": "boolean",
     "title": "Decided",
-    "description": "It was granted or denied. Answering approves nothing: the action is judged again.",
+    "description": "It was granted or denied. Answering approves nothing: the action is checked again.",
 }
 
 SCHEMAS_OF_TYPES: Final[Mapping[str, JsonSchema]] = {
@@ -49,22 +49,22 @@ SCHEMAS_OF_TYPES: Final[Mapping[str, JsonSchema]] = {
     "timestamp": {"type": "string", "format": "date-time", "pattern": TIMESTAMP_PATTERN},
     "duration": {"type": "string"},
 }
-"""How a form asks for an input of a type. Lists and maps are not asked for: forms have primitive fields only."""
+"""The form fields for inputs by type. Lists and maps are not asked for: forms have only primitive fields."""
 
 
 @dataclass(frozen=True)
 class PersonQuestion:
-    """What a person is asked, because the verdict can change with it."""
+    """A question whose answer can change the verdict."""
 
     message: str
     fields: Mapping[str, JsonSchema]
-    """The fields of the form, by the names of the inputs that they are for; those for an approval are of no input."""
+    """The fields of the form, by the names of their inputs; the field for an approval has its own name."""
     about_facts: bool
-    """Whether the fields are inputs; otherwise the answer only says that an approval was decided on."""
+    """Whether the fields are inputs; otherwise the answer only confirms that an approval was decided."""
     correlation_id: str | None
 
     def to_mcp(self) -> mcp_types.ElicitRequest:
-        # No field is required: what a person does not know stays unknown, and the rules decide what that means.
+        # No field is required: facts that a person does not know stay unknown, and the rules handle that.
         schema = {"type": "object", "properties": dict(self.fields)}
         return mcp_types.ElicitRequest(
             params=mcp_types.ElicitRequestFormParams(message=self.message, requested_schema=schema)
@@ -77,7 +77,7 @@ class PersonQuestion:
         )
 
     async def ask_host(self, ctx: RequestContext) -> PersonAnswer:
-        """Ask amid the call and return the answer, for hosts of 2025-11-25."""
+        """Ask during the call and return the answer, for hosts of 2025-11-25."""
         form = self.to_mcp().params
         assert isinstance(form, mcp_types.ElicitRequestFormParams), "to_mcp makes no other"
         answer = None
@@ -87,14 +87,14 @@ class PersonQuestion:
                     form.message, form.requested_schema, related_request_id=ctx.request_id
                 )
             except MCPError as error:
-                # The verdict stands as it is then, which allows nothing more.
+                # The verdict then stays unchanged, which allows nothing more.
                 logger.info("A host did not ask a person: %s", error.error.message)
         return read_answer(answer, self.fields, facts=self.about_facts, correlation_id=self.correlation_id)
 
 
 @dataclass(frozen=True)
 class PersonAnswer:
-    """What a person answered, and the announcement that it is about."""
+    """A person's answer, and the announcement that it is about."""
 
     accepted: bool
     about_facts: bool
@@ -122,27 +122,27 @@ class PersonAnswer:
 
 
 def find_question(tool: ContractTool, response: JsonObject) -> PersonQuestion | None:
-    """Return the question for a person about a response; None if it is no verdict or no answer could change it."""
+    """Return the question about a response; None if the response has no verdict or no answer could change it."""
     verdict = tool.verdict_of(response)
     if verdict is None or (verdict["allowed"] and not verdict["violations"]):
         return None
     correlation_id = response.get("correlationId")
     missing = {each["name"]: each for violation in verdict["violations"] for each in violation["missingInputs"]}
     inputs = [each for each in missing.values() if each["type"] in SCHEMAS_OF_TYPES][:MAX_QUESTIONS]
-    judged = f"CSTP judged what the agent is about to do: {headline_of_verdict(verdict)}"
+    checked = f"CSTP checked the agent's next action: {headline_of_verdict(verdict)}"
     if inputs:
-        message = f"{judged} These facts were not given and can change the verdict. Fill in what you know for certain."
+        message = f"{checked} These facts were not given and can change the verdict. Fill in those you are sure of."
         fields = {each["name"]: form_field(each) for each in inputs}
         return PersonQuestion(message, fields, about_facts=True, correlation_id=correlation_id)
     if verdict["approvalRequired"] and (approval := verdict.get("approval")):
         fields = {DECIDED_FIELD: DECIDED_SCHEMA}
-        message = f"{judged} {describe_approval(quote_answer(approval))}"
+        message = f"{checked} {describe_approval(quote_answer(approval))}"
         return PersonQuestion(message, fields, about_facts=False, correlation_id=correlation_id)
     return None
 
 
 def read_retried_answer(params: mcp_types.CallToolRequestParams) -> PersonAnswer | None:
-    """Return the answer that a call carries, or None if it is the first one. The state was verified before."""
+    """Return the answer in a call, or None if it is the first call. The state was verified before."""
     if params.request_state is None:
         return None
     state = json.loads(params.request_state)
@@ -158,7 +158,7 @@ def read_retried_answer(params: mcp_types.CallToolRequestParams) -> PersonAnswer
 def read_answer(
     answer: mcp_types.ElicitResult | None, asked: Collection[str], *, facts: bool, correlation_id: str | None
 ) -> PersonAnswer:
-    """Return a person's answer; no answer is as good as a refusal."""
+    """Return a person's answer; a missing answer counts as a refusal."""
     accepted = answer is not None and answer.action == "accept"
     content = (answer.content or {}) if answer is not None and accepted else {}
     found = {name: value for name, value in content.items() if facts and name in asked and value is not None}

@@ -1,4 +1,4 @@
-"""What is kept of a session's streams, so that a host whose connection broke goes on where it was."""
+"""The latest events of a session's streams, so that a host can resume after its connection broke."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import mcp_types
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 
 MAX_EVENTS: Final = 256
-"""Events of a session that are kept. Chosen: far more than come within the seconds of a reconnection."""
+"""Maximum number of events kept for a session. Chosen: far more than occur during a reconnection."""
 MAX_BYTES: Final = 1024 * 1024
-"""Bytes of a session's events that are kept, but for the latest event, which always is."""
+"""Maximum size in bytes of the events kept for a session; the latest event is always kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event of a stream; without a message it only marks where a stream begins."""
+    """An event of a stream; without a message it only marks the start of a stream."""
 
     number: int
     stream: str
@@ -26,7 +26,7 @@ class StoredEvent:
 
 
 class SessionEventStore(EventStore):
-    """The latest events of one session. Ids are numbers, for no other session's host can ask for them here."""
+    """The latest events of one session. Ids are numbers, since no other session can ask for them here."""
 
     def __init__(self) -> None:
         self._events: deque[StoredEvent] = deque()
@@ -47,7 +47,7 @@ class SessionEventStore(EventStore):
         if stream is None:
             return None
         last = int(last_event_id)
-        # Copied: sending waits, and meanwhile events may be stored and dropped.
+        # Copied: while sending waits, events may be stored and dropped.
         for event in [each for each in self._events if each.stream == stream and each.number > last]:
             if event.message is not None:
                 await send_callback(EventMessage(event.message, str(event.number)))

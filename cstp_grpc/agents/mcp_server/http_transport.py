@@ -37,39 +37,39 @@ LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Largest body of a request: that of the largest message of the contract."""
 MAX_SESSIONS: Final = 256
-"""Sessions that are open at a time; with what is kept of their streams they take some 256 MiB at the most."""
+"""Maximum number of open sessions; with the kept events of their streams they take at most about 256 MiB."""
 MAX_AGENT_SESSIONS: Final = 32
-"""Sessions of one agent. Chosen: an eighth, so that no agent keeps the others out."""
+"""Maximum number of open sessions of one agent. Chosen: an eighth, so that no agent locks the others out."""
 SESSION_IDLE_SECONDS: Final = 30 * 60.0
 RETRY_MS: Final = 1000
-"""How long a host waits before it takes up a stream that broke off."""
+"""How long a host waits before it resumes a broken stream."""
 MAX_CONNECTIONS: Final = 1024
 STOP_SECONDS: Final = 3
-"""How long requests in flight have when the server stops; streams of hosts that only listen never end by themselves."""
+"""Grace period for requests in flight when the server stops; streams that only listen never end by themselves."""
 
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """Where hosts are served, and from where they may come."""
+    """The address of the MCP server, and the limits on its callers."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0 for any free one."""
+    """0 for any free port."""
     allowed_hosts: Sequence[str] = ()
-    """Values of the header Host beside `host` and the names of this machine; `name:*` for any port."""
+    """Further accepted values of the header Host, after `host` and this machine's names; `name:*` for any port."""
     allowed_origins: Sequence[str] = ()
-    """Values of the header Origin beside those of this machine; `https://name:*` for any port."""
+    """Further accepted values of the header Origin, after those of this machine; `https://name:*` for any port."""
     public_url: str = ""
-    """The URL by which hosts call it, with its path; needed for `authorization_servers`."""
+    """The URL of the server for hosts, with its path; needed for `authorization_servers`."""
     authorization_servers: Sequence[str] = ()
-    """The issuers whose tokens its server accepts, for hosts that look where to get one (RFC 9728)."""
+    """The issuers whose tokens the server accepts, for hosts that look up where to get one (RFC 9728)."""
     max_sessions: int = MAX_SESSIONS
-    """Sessions that are open at a time, of all callers."""
+    """Maximum number of open sessions of all callers."""
     max_agent_sessions: int = MAX_AGENT_SESSIONS
-    """Sessions of one agent that are open at a time."""
+    """Maximum number of open sessions of one agent."""
 
     def security_settings(self) -> TransportSecuritySettings:
-        """Return the checks against other sites' scripts, which reach this machine through the browser of a user."""
+        """Return the checks against scripts of other sites, which reach this machine through a user's browser."""
         own = f"[{self.host}]" if ":" in self.host else self.host
         return TransportSecuritySettings(
             enable_dns_rebinding_protection=True,
@@ -79,10 +79,10 @@ class HttpOptions:
 
 
 class SessionManager(StreamableHTTPSessionManager):
-    """The manager of the SDK, with a store of events for each session, and a limit of the sessions of one agent.
+    """The SDK's manager, with an event store for each session, and a limit on the sessions of one agent.
 
-    Of a store that all sessions share, a host could ask for another's events, and streams of different sessions have
-    the same names in it, which are the numbers of requests.
+    From a shared store, a host could read the events of another session, and streams of different sessions would
+    have the same names, since streams are named after request numbers.
     """
 
     def __init__(self, app: Server[Any], options: HttpOptions) -> None:
@@ -103,18 +103,18 @@ class SessionManager(StreamableHTTPSessionManager):
 
     @event_store.setter
     def event_store(self, _: EventStore | None) -> None:
-        """Ignore the one store that the manager would have for all."""
+        """Ignore the manager's shared store."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        """Return the transport of a new session, or None where as many are open as may be."""
-        # The SDK has one limit for all callers. It admits sessions here alone, under its lock.
+        """Return the transport of a new session, or None if a limit is reached."""
+        # The SDK has one limit for all callers. It admits sessions only here, under its lock.
         if sum(owner == requestor for owner in self._session_owners.values()) >= self._max_agent_sessions:
             return None
         return super()._admit_session(requestor)
 
 
 class MessageServer(uvicorn.Server):
-    """The HTTP server; signals are its caller's."""
+    """The HTTP server; its caller handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,7 +142,7 @@ def build_http_app(pool: ClientPool, options: HttpOptions) -> Starlette:
 
 
 def describe_resource(options: HttpOptions) -> tuple[Sequence[BaseRoute], AnyHttpUrl | None]:
-    """Return the routes that tell hosts where to get tokens, and their URL; none without authorization servers."""
+    """Return the routes that tell hosts where to get tokens, and their URL; empty without authorization servers."""
     if not options.authorization_servers:
         return (), None
     resource = AnyHttpUrl(options.public_url)
@@ -157,7 +157,7 @@ def answer_unavailable(_: HTTPConnection, error: AuthenticationError) -> JSONRes
 
 @asynccontextmanager
 async def open_http_server(open_client: Callable[[str], ClosableClient], options: HttpOptions) -> AsyncIterator[str]:
-    """Serve hosts within the block and yield the URL. Raises CannotListen; `open_client` opens that of a token."""
+    """Serve hosts within the block and yield the URL; `open_client` opens a token's client. Raises CannotListen."""
     pool = ClientPool(open_client)
     listener = open_listener(options)
     server = MessageServer(server_config(build_http_app(pool, options)))
@@ -175,9 +175,9 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="on",
-        # The other parser, httptools, leaves whitespace behind the values of headers, which are compared with bodies.
+        # The other parser, httptools, leaves whitespace after header values, which are compared with bodies.
         http="h11",
-        # Its lines belong to the log of the process, on standard error.
+        # Its log lines go to the log of the process, on standard error.
         log_config=None,
         access_log=False,
         server_header=False,

@@ -1,7 +1,7 @@
 """JSON Schema (2020-12) of the contract's messages, from their descriptors, validation rules and comments.
 
-A value that the schema of a request accepts is accepted by the JSON codec; rules that hold between fields are the
-server's to check, since JSON Schema cannot express them.
+The JSON codec accepts every value that the schema of a request accepts. Rules across fields are checked by the server,
+since JSON Schema cannot express them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FREE_FORM_NOTE: Final = f"At most {MAX_NESTING} levels deep."
 MAX_MEMBERS: Final = 50
 """Maximum number of items in a list of structured content. Chosen: the limit of a search."""
 CEL_MATCH: Final = re.compile(r"(!?)this\.matches\('((?:[^'\\]|\\.)*)'\)")
-"""A term of the CEL expressions that fields of text have: a regular expression, perhaps negated."""
+"""A term of the CEL expressions of text fields: a regular expression, possibly negated."""
 
 INTEGER_SCHEMAS: Final[Mapping[int, JsonSchema]] = {
     FieldDescriptor.TYPE_INT32: {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
     FieldDescriptor.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
-    # As ProtoJSON has them, decimal text.
+    # Decimal text, as in ProtoJSON.
     FieldDescriptor.TYPE_INT64: {"type": "string", "pattern": "^-?[0-9]{1,18}$"},
     FieldDescriptor.TYPE_UINT64: {"type": "string", "pattern": "^[0-9]{1,19}$"},
 }
@@ -51,9 +51,9 @@ SCALAR_SCHEMAS: Final[Mapping[int, JsonSchema]] = {
 def request_schema(message: Descriptor, *, lifted: str | None = None, omitted: Collection[str] = ()) -> JsonSchema:
     """Return the schema of a request as one object.
 
-    The fields of the message in the field `lifted` stand beside the others, and those in `omitted`, by their names in
-    JSON, are left out. Nothing is referred to, since some models' interfaces take no references. Raises ValueError if
-    two fields have the same name, and TypeError for what JSON Schema cannot say.
+    The fields of the message in the field `lifted` join the other fields; fields in `omitted`, by their JSON names, are
+    left out. The schema has no references, since some model APIs do not accept them. Raises ValueError if two fields
+    have the same name, and TypeError for rules that JSON Schema cannot express.
     """
     fields = [field for field in message.fields if field.name != lifted]
     if lifted is not None:
@@ -127,14 +127,14 @@ def cel_patterns(expression: str) -> list[JsonSchema]:
         match = CEL_MATCH.fullmatch(term)
         if match is None:
             raise TypeError(f"JSON Schema cannot say {expression}")
-        # In CEL's text a backslash of the regular expression is written twice.
+        # CEL text doubles the backslashes of a regular expression.
         pattern: JsonSchema = {"pattern": match[2].replace("\\\\", "\\")}
         schemas.append({"not": pattern} if match[1] else pattern)
     return schemas
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Return whether a request must have a field: the rules say so, or refuse the value that absence means."""
+    """Return whether a request must have a field: the rules require it, or refuse its default value."""
     rules = field_rules(field)
     if rules.required:
         return True
@@ -143,7 +143,7 @@ def is_required(field: FieldDescriptor) -> bool:
     if field.is_repeated:
         return rules.repeated.min_items > 0
     if field.type == FieldDescriptor.TYPE_STRING:
-        # No text of the contract may be empty if a pattern is asked of it.
+        # No text of the contract with a pattern may be empty.
         return rules.string.min_len > 0 or bool(rules.cel)
     return field.enum_type is not None and 0 in rules.enum.not_in
 
@@ -161,7 +161,7 @@ def member_schema(message: Descriptor, path: str) -> JsonSchema:
 
 
 def well_known_schema(message: Descriptor) -> JsonSchema | None:
-    """Return the schema of a message of protobuf's own, or None for any other."""
+    """Return the schema of a well-known type of protobuf, or None for other messages."""
     if message.full_name == "google.protobuf.Timestamp":
         return {"type": "string", "format": "date-time", "pattern": TIMESTAMP_PATTERN}
     if message.full_name in FREE_FORM_SCHEMAS:
@@ -189,7 +189,7 @@ def enum_words(enum: EnumDescriptor) -> dict[str, str]:
 
 
 def scalar_schema(field: FieldDescriptor) -> JsonSchema:
-    """Return the schema of a scalar type. Raises TypeError for one that the contract does not use."""
+    """Return the schema of a scalar type. Raises TypeError for a type that the contract does not use."""
     schema = SCALAR_SCHEMAS.get(field.type)
     if schema is None:
         raise TypeError(f"{field.full_name} has a type without a schema")

@@ -1,4 +1,4 @@
-"""The prompts, which a person chooses in the host: what to do before a risky change, and a retrospective."""
+"""The prompts that a person chooses in the host: the steps before a risky change, and a retrospective."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETROSPECTIVE: Final = "retrospective"
 
 @dataclass(frozen=True)
 class PromptDefinition:
-    """A prompt, and how its text is written."""
+    """A prompt, and the function that writes its text."""
 
     prompt: mcp_types.Prompt
     write: Callable[[ClientSource, Arguments], Awaitable[str]]
@@ -40,8 +40,8 @@ async def write_risky_change(_: ClientSource, arguments: Arguments) -> str:
     steps = (
         f"Call look_before_acting with the intent in your own words, stakes `{stakes}`, your honest confidence, the"
         " paths, and the facts that cstp://rulebook/inputs names. Leave out facts that you do not know.",
-        "If the verdict is not ALLOWED, stop: say what blocks it and what would resolve it. Do not look for a way"
-        " around a rule.",
+        "If the verdict is not ALLOWED, stop: name the guardrails that block it and what would resolve it. Do not look"
+        " for a way around a rule.",
         "Say which precedents failed, why, and what your plan does otherwise.",
         "Read code_context for each path that was not covered, and make the checks that it names.",
         "Show me the plan with its way back, and wait for my word.",
@@ -59,10 +59,10 @@ async def write_retrospective(clients: ClientSource, arguments: Arguments) -> st
     listed = render_items("Decisions whose review is due", map(describe_decision, quote_answer(due)), note=OTHERS_NOTE)
     about = " and ".join(f"{name} {value}" for name, value in filters.items())
     steps = (
-        "For each decision whose outcome is due, find out how it turned out from what you can see, or ask me; then"
+        "For each decision whose outcome is due, find out how it turned out from the evidence you have, or ask me; then"
         " call review_decision with the outcome and one lesson that would have changed the decision.",
-        "Search with find_decisions for failures of the same kind, and say what they have in common.",
-        "Call report_learning for each lesson that belongs beside the code.",
+        "Search with find_decisions for failures of the same kind, and describe what they have in common.",
+        "Call report_learning for each lesson that belongs next to the code.",
         "Say in five lines at most what to do differently, and which rule would have helped.",
     )
     return "\n".join(
@@ -83,9 +83,9 @@ PROMPTS: Final[Mapping[str, PromptDefinition]] = {
             title="Before a risky change",
             description="Announce a change, heed the verdict and the precedents, and plan before anything is touched.",
             arguments=[
-                mcp_types.PromptArgument(name="change", description="What is to be done.", required=True),
+                mcp_types.PromptArgument(name="change", description="The change to make.", required=True),
                 mcp_types.PromptArgument(name="paths", description="The files and folders that it touches."),
-                mcp_types.PromptArgument(name="stakes", description="low, medium, high or critical; high when absent."),
+                mcp_types.PromptArgument(name="stakes", description="low, medium, high or critical. [default: high]"),
             ],
         ),
         write_risky_change,
@@ -94,7 +94,7 @@ PROMPTS: Final[Mapping[str, PromptDefinition]] = {
         mcp_types.Prompt(
             name=RETROSPECTIVE,
             title="Retrospective",
-            description="Review the decisions that are due, and draw lessons from what failed.",
+            description="Review the decisions that are due, and draw lessons from failures.",
             arguments=[
                 mcp_types.PromptArgument(name="category", description="Only decisions of this category."),
                 mcp_types.PromptArgument(name="project", description="Only decisions of this project."),

@@ -1,4 +1,4 @@
-"""Failed calls as errors of the protocol, for what is no tool."""
+"""Failed calls as errors of the protocol, for prompts, resources and completions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cstp_grpc.contract.json_codec import CodecError
 logger = logging.getLogger(__name__)
 
 RESOURCE_NOT_FOUND: Final = -32002
-"""The code of a resource that does not exist, until the revision of 2025-11-25 (server/resources, "Error Handling");
-later ones have INVALID_PARAMS for it.
+"""The code for a resource that does not exist, up to the revision 2025-11-25 (server/resources, "Error Handling");
+later revisions use INVALID_PARAMS.
 """
 
 
@@ -49,13 +49,13 @@ def failures_as_protocol_errors() -> Iterator[None]:
 
 
 async def hide_unexpected_failures(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Answer a request; what fails unexpectedly goes to the log alone. Raises MCPError and ValidationError."""
+    """Answer a request; unexpected failures go only to the log. Raises MCPError and ValidationError."""
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
-        # The SDK sends neither the input nor the text of the library for a ValidationError.
+        # For a ValidationError, the SDK sends neither the input nor the text of the library.
         raise
     except Exception as error:
-        # Left to the SDK, its text would be sent to hosts of 2025-11-25.
+        # The SDK would send the text to hosts of 2025-11-25.
         logger.exception("%s failed", ctx.method)
         raise MCPError(code=mcp_types.INTERNAL_ERROR, message="Internal error; the log has it") from error

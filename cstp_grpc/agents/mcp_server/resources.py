@@ -1,4 +1,4 @@
-"""The resources: decisions, what the rules are and read, and the nodes of projects."""
+"""The resources: decisions, guardrails and their inputs, and the nodes of projects."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ NODE_TEMPLATE: Final = UriTemplate.parse("cstp://projects/{project}/nodes/{+path
 JSON_TYPE: Final = "application/json"
 MARKDOWN_TYPE: Final = "text/markdown"
 DECISIONS_PER_PAGE: Final = 50
-"""Number of decisions on a page of the list. Chosen: a host shows them for a person to pick one."""
+"""Number of decisions on a page of the list. Chosen: a person picks one from the page."""
 MAX_RULES: Final = 5000
-"""Maximum number of inputs or guardrails that are read. Chosen: far more than a rulebook has."""
+"""Maximum number of inputs or guardrails that are read. Chosen: far more than any rulebook has."""
 
 LISTINGS: Final[Mapping[str, tuple[str, str]]] = {
     INPUTS_URI: ("cstp.listInputs", "inputs"),
     GUARDRAILS_URI: ("cstp.listGuardrails", "guardrails"),
 }
-"""The method that lists what a resource holds, and the field of its pages."""
+"""The method that lists the items of a resource, and the field of its pages."""
 RULEBOOK_RESOURCES: Final = (
     mcp_types.Resource(
         uri=INPUTS_URI,
         name="rulebook-inputs",
         title="Facts that the guardrails read",
         description=(
-            "What look_before_acting takes in `metadata` and check_action in `context`: names, types, meanings,"
+            "The inputs in `metadata` of look_before_acting and `context` of check_action: names, types, meanings,"
             " defaults, and whether they are required."
         ),
         mime_type=JSON_TYPE,
@@ -49,7 +49,7 @@ RULEBOOK_RESOURCES: Final = (
         uri=GUARDRAILS_URI,
         name="rulebook-guardrails",
         title="Guardrails in force",
-        description="The rules by which actions are judged, and how to satisfy each.",
+        description="The rules that actions are checked against, and how to satisfy each.",
         mime_type=JSON_TYPE,
     ),
 )
@@ -65,7 +65,7 @@ TEMPLATES: Final = (
         uri_template=str(NODE_TEMPLATE),
         name="node",
         title="A node of a project",
-        description="What the AGENTS.md or CLAUDE.md of a folder says; `path` is the folder or the file.",
+        description="The content of the AGENTS.md or CLAUDE.md of a folder; `path` is the folder or the file.",
         mime_type=MARKDOWN_TYPE,
     ),
 )
@@ -100,14 +100,14 @@ class ResourceHandlers:
     async def read_resource(
         self, ctx: RequestContext, params: mcp_types.ReadResourceRequestParams
     ) -> mcp_types.ReadResourceResult:
-        """Return a resource as text. Raises MCPError, also for one that the caller may not read."""
+        """Return a resource as text. Raises MCPError, also for a resource that the caller may not read."""
         uri = str(params.uri)
         with failures_as_protocol_errors():
             async with self._clients.lease_client() as client:
                 try:
                     found = await read_content(client, uri)
                 except (NotFound, MethodNotFound, InvalidArgument):
-                    # A path that leaves its project, too: no resource has such a name.
+                    # Also a path that leaves its project: no resource has such a name.
                     found = None
         if found is None:
             raise resource_not_found_error(uri, ctx.protocol_version)
@@ -118,7 +118,7 @@ class ResourceHandlers:
 
 
 async def read_content(client: ContractClient, uri: str) -> tuple[str, str] | None:
-    """Return the text of a resource and its type, or None if no resource has this URI. Raises CstpError."""
+    """Return the text and the type of a resource, or None if no resource has this URI. Raises CstpError."""
     if uri in LISTINGS:
         method, items = LISTINGS[uri]
         return to_json_text({items: await list_pages(client, method, {}, items, most=MAX_RULES)}), JSON_TYPE

@@ -20,9 +20,9 @@ from cstp_grpc.agents.mcp_server.tool_calls import ToolHandlers
 from cstp_grpc.common.version import VERSION
 
 SAME_FOR_ALL: Final = CacheHint(ttl_ms=LASTING_MS, scope="public")
-"""For what this version of the software offers every caller."""
+"""For answers that are the same for every caller of this version."""
 CALLERS_OWN: Final = CacheHint(ttl_ms=0, scope="private")
-"""For what depends on the caller and changes with each record: it is stale at once."""
+"""For answers that depend on the caller and change with each record: they are stale at once."""
 CACHE_HINTS: Final[Mapping[CacheableMethod, CacheHint]] = {
     "server/discover": SAME_FOR_ALL,
     "tools/list": SAME_FOR_ALL,
@@ -34,7 +34,7 @@ CACHE_HINTS: Final[Mapping[CacheableMethod, CacheHint]] = {
 
 
 def build_mcp_server(clients: ClientSource) -> Server[Any]:
-    """Return the server for callers of any transport, whose clients `clients` knows."""
+    """Return the server for any transport; `clients` provides the clients of its callers."""
     tools, resources = ToolHandlers(clients), ResourceHandlers(clients)
     prompts, completions = PromptHandlers(clients), CompletionHandlers(clients)
     server = Server[Any](
@@ -53,8 +53,8 @@ def build_mcp_server(clients: ClientSource) -> Server[Any]:
         cache_hints=CACHE_HINTS,
     )
     server.middleware.append(hide_unexpected_failures)
-    # What a host sends back with a person's answers is encrypted under a key of this process, and bound to the call and
-    # its caller: a host cannot make up what was asked.
+    # The state that a host returns with a person's answers is encrypted with a key of this process, and bound to the
+    # call and its caller: a host cannot forge the question.
     server.middleware.append(
         RequestStateBoundary(RequestStateSecurity.ephemeral(ttl=ANSWER_SECONDS), default_audience=NAME)
     )

@@ -18,7 +18,7 @@ from cstp_grpc.agents.mcp_server.unreadable_messages import ReadableMessages, Wr
 async def serve_stdio(client: ContractClient, first: FirstAnswers) -> None:
     """Serve the host that started this process, after the first answers, until it closes standard input.
 
-    Meanwhile whatever else prints to standard output goes to standard error, so that only the protocol is there.
+    Other output to standard output goes to standard error meanwhile, so that only the protocol uses standard output.
     """
     server = build_mcp_server(SingleClient(client))
     lines = io.TextIOWrapper(io.BufferedReader(first.received), encoding="utf-8", errors="replace")
@@ -28,7 +28,7 @@ async def serve_stdio(client: ContractClient, first: FirstAnswers) -> None:
 
 
 class FurtherAnswers(WrappedStream):
-    """The answers to a host, without the one to a handshake that it has got already."""
+    """The answers to a host, except the answer to a handshake that was already sent."""
 
     def __init__(self, sent: WriteStream[SessionMessage], first: FirstAnswers) -> None:
         super().__init__(sent)

@@ -38,13 +38,13 @@ class ToolHandlers:
     async def call_tool(
         self, ctx: RequestContext, params: mcp_types.CallToolRequestParams
     ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
-        """Call the rpc of a tool; its failure is a result that the model reads. Raises MCPError for no tool.
+        """Call the rpc of a tool; a failure is a result that the model reads. Raises MCPError for an unknown tool.
 
-        If a person can give what a verdict lacks, they are asked once, and the rpc is called again with the answer.
+        If a person can give facts that a verdict lacks, they are asked once, and the rpc is repeated with the answer.
         """
         tool = TOOLS_BY_NAME.get(params.name)
         if tool is None:
-            # The specification has unknown tools as protocol errors (server/tools, "Error Handling").
+            # By the specification, unknown tools are protocol errors (server/tools, "Error Handling").
             raise MCPError(code=mcp_types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}")
         arguments, answer = params.arguments or {}, read_retried_answer(params)
         try:
@@ -65,7 +65,7 @@ class ToolHandlers:
     async def _call_with_answer(
         self, ctx: RequestContext, tool: ContractTool, arguments: JsonObject, answer: PersonAnswer
     ) -> mcp_types.CallToolResult:
-        """Call the rpc of a tool with what a person answered. Raises CodecError and CstpError."""
+        """Call the rpc of a tool with a person's answer. Raises CodecError and CstpError."""
         response = await self._call(ctx, tool, answer.complete_arguments(tool, arguments))
         return answered_call_result(tool, response, answer.describe())
 

@@ -13,8 +13,8 @@ from cstp_grpc.contract.errors import CstpError, FieldViolation
 from cstp_grpc.contract.json_codec import CodecError
 
 ERROR_META_KEY: Final = "io.github.cstp/error"
-"""The key in `_meta` under which programs find the error."""
-UNJUDGED: Final = "NO VERDICT: the action was not judged, so do not do it unless a person tells you to."
+"""The key of the error in `_meta`, for programs."""
+UNJUDGED: Final = "NO VERDICT: the action was not checked, so do not do it unless a person tells you to."
 
 NEXT_STEPS: Final[tuple[tuple[type[CstpError], str], ...]] = (
     (errors.InvalidArgument, "Correct the arguments that are named and call the tool again."),
@@ -29,9 +29,9 @@ NEXT_STEPS: Final[tuple[tuple[type[CstpError], str], ...]] = (
     (errors.ServerUnreachable, "Ask a person to start the CSTP server, or to correct its address."),
     (errors.Unavailable, "Call the tool again in a moment."),
 )
-"""What an agent does next, the first that fits; the order is that of subclasses before their bases."""
-FINAL_STEP: Final = "Calling it again does not help: tell a person, who can mend it."
-LOG_STEP: Final = "Tell a person; the server's log says more under the request id."
+"""The next step of an agent: the first that fits. Subclasses come before their bases."""
+FINAL_STEP: Final = "Calling it again does not help: tell a person, who can fix it."
+LOG_STEP: Final = "Tell a person; the server's log has details under the request id."
 
 
 def failed_call_result(tool: ContractTool, error: CstpError) -> mcp_types.CallToolResult:
@@ -41,7 +41,7 @@ def failed_call_result(tool: ContractTool, error: CstpError) -> mcp_types.CallTo
     lines.append(f"{quote_name(error.reason)}: {quote_text(error.message)}")
     lines += [f"- {quote_name(each.field)}: {quote_text(each.description)}" for each in violations]
     lines += [f"- blocked by {quote_name(each.guardrail_id)}: {quote_text(each.message)}" for each in error.blocks]
-    lines.append(f"What to do: {next_step(error)}")
+    lines.append(f"Next step: {next_step(error)}")
     details: dict[str, Any] = {"reason": error.reason, "message": error.message, "metadata": error.metadata}
     details["violations"] = [{"field": each.field, "description": each.description} for each in violations]
     if error.retry_after is not None:

@@ -1,4 +1,4 @@
-"""The texts of answers, for models: the verdict first, what to do next, then what it rests on, in Markdown.
+"""The texts of answers, for models, in Markdown: the verdict first, then the next step, then the evidence.
 
 The answers have passed `quote_answer`: their strings are identifiers and quotations, except for the sections of nodes.
 """
@@ -15,20 +15,20 @@ from cstp_grpc.common.unicode_text import cut_line
 JsonObject = Mapping[str, Any]
 
 MAX_SECTION_CHARACTERS: Final = 4000
-"""Maximum length of what all nodes say in a section, in the text of an announcement. Chosen: some 1000 tokens, so that
-hosts, which cut long answers at their ends, show all sections; code_context has the rest.
+"""Maximum length of a section of all nodes in the text of an announcement. Chosen: about 1000 tokens, so that hosts,
+which cut long answers at their ends, show all sections; code_context has the rest.
 """
 MAX_LISTED: Final = 20
 """Maximum number of items in a list. Chosen: a screen of them."""
 LIST_MARKERS: Final = ("- ", "* ", "+ ")
 PENDING_HEADING: Final = "## Pending Learnings\n"
-"""What unreviewed learnings begin with on the page of a path."""
+"""The start of the unreviewed learnings on the page of a path."""
 
 ALLOWED = "ALLOWED"
 ALLOWED_WITH_WARNINGS = "ALLOWED, with warnings"
 NEEDS_APPROVAL = "NOT ALLOWED without approval. Ask a person, and act only once they have approved."
 BLOCKED = "BLOCKED. Do not do this; satisfy what blocks it first, or choose another way."
-NO_VERDICT = "NO VERDICT. Nobody has judged this; ask a person before you act."
+NO_VERDICT = "NO VERDICT. The action was not checked; ask a person before you act."
 HEADLINES: Final = {
     "allowed": ALLOWED,
     "approval required": NEEDS_APPROVAL,
@@ -46,7 +46,7 @@ def render_announcement(response: JsonObject) -> str:
             render_guarded_code(response.get("codeContext")),
             render_items("Similar decisions", map(describe_decision, response["similarDecisions"]), note=OTHERS_NOTE),
             render_items(
-                "What other agents are doing", map(describe_related, response["relatedIntents"]), note=OTHERS_NOTE
+                "Intents of other agents", map(describe_related, response["relatedIntents"]), note=OTHERS_NOTE
             ),
             f"correlationId: {response['correlationId']} (revision {response['revision']})",
         ]
@@ -56,7 +56,7 @@ def render_announcement(response: JsonObject) -> str:
 def render_search(response: JsonObject) -> str:
     found = response["decisions"]
     if not found:
-        return "No decision resembles this. Nothing is on record, which is no evidence that it is safe."
+        return "No decision resembles this. That nothing is on record is not evidence that it is safe."
     return render_items(count_noun(len(found), "decision"), map(describe_decision, found), note=OTHERS_NOTE, most=50)
 
 
@@ -81,7 +81,7 @@ def render_code_context(response: JsonObject) -> str:
     left_out = [f"{each['section']} of {each['file']} ({each['tokens']} tokens)" for each in response["leftOut"]]
     return join_sections(
         [
-            # The page has the form of the protocol, which has no place for a note.
+            # The page follows the protocol's format, which has no place for a note.
             response["markdown"].replace(PENDING_HEADING, f"{PENDING_HEADING}\n{OTHERS_NOTE}\n"),
             render_items("Left out by maxTokens", left_out),
             render_items(
@@ -113,7 +113,7 @@ def render_verdict(verdict: JsonObject | None) -> str:
         [
             headline_of_verdict(verdict),
             describe_approval(verdict.get("approval")),
-            render_items("What blocks it", map(describe_violation, verdict["violations"])),
+            render_items("Blocked by", map(describe_violation, verdict["violations"])),
             render_items("Warnings", map(describe_violation, verdict["warnings"])),
             render_items("Facts that were not given, and can change the verdict", dict.fromkeys(missing)),
             render_items("Facts that were assumed", verdict["assumed"]),
@@ -131,14 +131,14 @@ def name_verdict(verdict: JsonObject | None) -> str:
     """Return the key of HEADLINES for a verdict."""
     if verdict is None:
         return "no verdict"
-    # Fail closed: violations block even where `allowed` were true.
+    # Fail closed: violations block even if `allowed` is true.
     if verdict["allowed"] and not verdict["violations"]:
         return "allowed"
     return "approval required" if verdict["approvalRequired"] else "blocked"
 
 
 def describe_approval(approval: JsonObject | None) -> str:
-    """Return one line about the approval request of a verdict; empty if there is none."""
+    """Return one line about the approval request of a verdict; empty without a request."""
     if approval is None:
         return ""
     said = f" What was said: {approval['comment']}" if "comment" in approval else ""
@@ -201,13 +201,13 @@ def render_guarded_code(context: JsonObject | None) -> str:
             render_items(
                 "Reported about the code and not yet reviewed", list_pending(context["pending"]), note=OTHERS_NOTE
             ),
-            render_items("What could not be read", context["missing"]),
+            render_items("Could not be read", context["missing"]),
         ]
     )
 
 
 def list_pending(learnings: Iterable[JsonObject]) -> Iterable[str]:
-    """Return a line for each unreviewed learning; one that several agents reported counts once."""
+    """Return a line for each unreviewed learning; a learning that several agents reported appears once."""
     lines: dict[str, str] = {}
     for each in learnings:
         lines.setdefault(f"{each['type']}: {each['title']}".casefold(), f"{each['type']}: {each['title']}")
@@ -220,13 +220,13 @@ def render_items(heading: str, items: Iterable[str], *, note: str = "", most: in
 
 
 def render_note(note: JsonObject) -> str:
-    """Return a section of a node, which may be a list itself, as items of a list, with its place."""
+    """Return a section of a node, which may itself be a list, as items of a list, with its path."""
     text = f"{note['text'].strip()} [{note['file']}:{note['line']}]"
     return text if text.startswith(LIST_MARKERS) else f"- {indent_lines(text)}"
 
 
 def render_list(heading: str, lines: Iterable[str], *, note: str = "", most: int = MAX_LISTED) -> str:
-    """Return items that have their markers under a heading, or an empty text without items."""
+    """Return items with list markers under a heading, or an empty text without items."""
     listed = list(lines)
     if not listed:
         return ""
@@ -235,7 +235,7 @@ def render_list(heading: str, lines: Iterable[str], *, note: str = "", most: int
 
 
 def cut_section(text: str) -> str:
-    """Return a section with at most MAX_SECTION_CHARACTERS, cut between two lines if there are any."""
+    """Return a section with at most MAX_SECTION_CHARACTERS, cut between two lines if possible."""
     if len(text) <= MAX_SECTION_CHARACTERS:
         return text
     cut = text[:MAX_SECTION_CHARACTERS]
@@ -243,7 +243,7 @@ def cut_section(text: str) -> str:
 
 
 def indent_lines(text: str) -> str:
-    """Return a text whose further lines belong to the item of a list."""
+    """Indent all lines but the first, so that they belong to the item of a list."""
     return text.replace("\n", "\n  ")
 
 

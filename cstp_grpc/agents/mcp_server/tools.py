@@ -1,4 +1,4 @@
-"""The tools: which rpc each calls, what its arguments are, and how hosts may treat it."""
+"""The tools: the rpc, the arguments and the annotations of each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_REPORTED: Final = 20
 JsonObject = Mapping[str, Any]
 
 IDENTITY_FIELDS: Final = frozenset({"agent", "agentId"})
-"""What an agent says of itself: whoever calls over MCP is who the token says."""
+"""The agent's own id, which is omitted: over MCP, the token identifies the caller."""
 REVISION_FIELDS: Final = frozenset({"minJournalRevision"})
-"""Of use to programs that write on one server and read on another, not to a model."""
+"""For programs that write on one server and read on another, not for a model."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class ContractTool:
     name: str
     title: str
     description: str
-    """For the model: when to call it, and what to do with the answer."""
+    """For the model: when to call the tool, and how to use the answer."""
     method_name: str
     """The JSON-RPC name of the rpc."""
     render: Callable[[JsonObject], str]
-    """Returns the text for the model of a response in JSON."""
+    """Returns the model's text for a response in JSON."""
     lifted: str | None = None
-    """The field of the request whose fields are arguments themselves; None if the request's own fields are."""
+    """The field of the request whose fields are the arguments; None if the request's own fields are."""
     omitted: frozenset[str] = IDENTITY_FIELDS | REVISION_FIELDS
-    """The fields of the request, by their names in JSON, that are no arguments."""
+    """The fields of the request, by their JSON names, that are not arguments."""
     read_only: bool = False
-    """Whether it changes nothing; what is read or checked is in the audit trail all the same."""
+    """Whether it changes nothing, except that the audit trail records the call."""
     idempotent: bool = False
     """Whether calling it again with the same arguments changes nothing more."""
     facts_argument: str = ""
@@ -58,7 +58,7 @@ class ContractTool:
 
     @property
     def gives_verdict(self) -> bool:
-        """Whether it says if an action is allowed, so that its failure means that it is not known."""
+        """Whether it returns a verdict, so that a failure leaves the action unchecked."""
         return bool(self.facts_argument)
 
     def verdict_of(self, response: JsonObject) -> JsonObject | None:
@@ -93,10 +93,10 @@ class ContractTool:
         return {"type": "object", "properties": properties, "required": required}
 
     def structure(self, response: JsonObject, unquoted: JsonObject, text: str) -> dict[str, Any]:
-        """Return the structured content for a quoted response and its text. Many hosts show a model nothing else."""
+        """Return the structured content for a quoted response and its text. Many hosts show only this to a model."""
         values = {name: select_values(response, path.split(".")) for name, path in self.members.items()}
         if CORRELATION_ID in values:
-            # The caller's own, which another announcement repeats as it is.
+            # The caller's own value, which another announcement repeats unchanged.
             values[CORRELATION_ID] = replace_invisible(unquoted[CORRELATION_ID])
         members = {"text": text} | {name: value for name, value in values.items() if value is not None}
         if not self.gives_verdict:
@@ -125,7 +125,7 @@ class ContractTool:
     def parse_arguments(self, arguments: JsonObject) -> Message:
         """Return the request. Raises CodecError with each field that is invalid, as a path in the request."""
         known = self.input_schema["properties"]
-        # Checked here: an omitted field is one of the request, but no argument.
+        # Checked here: an omitted field belongs to the request, but is not an argument.
         if unknown := sorted(map(printable_key, arguments.keys() - known.keys()))[:MAX_REPORTED]:
             raise CodecError([FieldViolation(name, f"is not an argument of {self.name}") for name in unknown])
         request = dict(arguments)
@@ -141,7 +141,7 @@ class ContractTool:
 
 
 def select_values(value: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path in a response or None; of lists the distinct values, at most MAX_MEMBERS."""
+    """Return the value at a path in a response, or None; for lists, at most MAX_MEMBERS distinct values."""
     if isinstance(value, list):
         found = [select_values(each, path) for each in value]
         leaves = (leaf for each in found for leaf in (each if isinstance(each, list) else [each]))
@@ -243,7 +243,7 @@ TOOLS: Final = (
             "Read at the start of a session what you should know: your decisions whose outcome is to be reviewed, that"
             " failed and that are recent, lessons by category, the rules and the facts that they read, what your stated"
             " confidence has meant, what other agents are doing, and what governs the paths that you name. Say in"
-            " `task` what you are going to do. maxTokens bounds the answer; it says what was left out."
+            " `task` what you are going to do. maxTokens bounds the answer, which lists the omitted parts."
         ),
         method_name="cstp.getSessionContext",
         render=tool_texts.render_session_context,
@@ -251,9 +251,9 @@ TOOLS: Final = (
     ),
     ContractTool(
         name="code_context",
-        title="Read what governs code",
+        title="Read the contracts of code",
         description=(
-            "Read what must hold for a file or folder before you edit it: contracts, pitfalls, checks and boundaries,"
+            "Read the rules of a file or folder before you edit it: contracts, pitfalls, checks and boundaries,"
             " from the AGENTS.md and CLAUDE.md files that cover it. maxTokens bounds the answer."
         ),
         method_name="intentLayer.resolveContext",
@@ -272,6 +272,6 @@ TOOLS: Final = (
         members={"id": "learning.id"},
     ),
 )
-"""In the order in which they are listed: what comes first is used first."""
+"""In the order of the list: models use the first tools first."""
 
 TOOLS_BY_NAME: Final[Mapping[str, ContractTool]] = {tool.name: tool for tool in TOOLS}

@@ -1,4 +1,4 @@
-"""Answers to what a host sends and is no message of the protocol."""
+"""Answers to input of a host that is not a message of the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHY: Final = (
 
 
 class WrappedStream:
-    """A stream that is closed with the one that it wraps."""
+    """A wrapper that closes the wrapped stream with itself."""
 
     def __init__(self, wrapped: ReadStream[Any] | WriteStream[Any]) -> None:
         self._wrapped = wrapped
@@ -36,9 +36,9 @@ class WrappedStream:
 
 
 class ReadableMessages(WrappedStream):
-    """The messages of a host, without those that cannot be read, which are answered here.
+    """The messages of a host; unreadable ones are answered here and left out.
 
-    The SDK does not answer them, and the host would wait in vain. Texts of models that were cut amid an emoji are such.
+    The SDK does not answer them, and the host would wait in vain. An example is a model's text cut within an emoji.
     """
 
     def __init__(self, received: ReadStream[SessionMessage | Exception], sent: WriteStream[SessionMessage]) -> None:
@@ -64,7 +64,7 @@ class ReadableMessages(WrappedStream):
 
 
 def answer_unreadable(error: Exception) -> mcp_types.JSONRPCError | None:
-    """Return the answer to what could not be read, or None if it was no request."""
+    """Return the answer to an unreadable message, or None if it was not a request."""
     text = unparsed_text(error)
     if text is None:
         failed = mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=WHY)
@@ -73,7 +73,7 @@ def answer_unreadable(error: Exception) -> mcp_types.JSONRPCError | None:
         message = json.loads(text)
     except (ValueError, RecursionError):
         message = None
-    # Of what only this parser reads: an answer, or a notification, is not answered.
+    # This parser can read the message: answers and notifications get no answer.
     if isinstance(message, dict) and not message.keys() >= {"id", "method"}:
         return None
     number = message["id"] if isinstance(message, dict) else None
@@ -82,7 +82,7 @@ def answer_unreadable(error: Exception) -> mcp_types.JSONRPCError | None:
 
 
 def unparsed_text(error: Exception) -> str | None:
-    """Return the text that the SDK could not parse as JSON, or None if it was JSON of another kind."""
+    """Return the text that the SDK could not parse as JSON, or None if it was JSON but not a message."""
     details = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
     return str(details["input"]) if details is not None and details["type"] == "json_invalid" else None
 

@@ -64,5 +64,5 @@ def test_no_field_of_an_answer_reaches_a_model_or_user_raw(host: str, text: str)
             for told in (answer.context, answer.reason, answer.notice):
                 assert unquoted_orders(told) == []
                 for heading, content in sections_of(told):
-                    if heading.startswith(("Past decisions", "What other", "Reported")):
+                    if heading.startswith(("Past decisions", "Intents of", "Reported")):
                         assert NOTE in content

@@ -54,7 +54,7 @@ def test_sections_with_words_of_other_agents_say_so(tool: ContractTool) -> None:
     theirs = [
         heading
         for heading in sections
-        if heading.startswith(("Suggestions", "Similar", "What other", "Reported", "1 decision"))
+        if heading.startswith(("Suggestions", "Similar", "Intents of", "Reported", "1 decision"))
     ]
     assert [heading for heading in theirs if NOTE not in sections[heading]] == []
     if tool.name == "look_before_acting":
