@@ -57,53 +57,53 @@ MISSING_SECTION = _error_rule(
 )
 EMPTY_SECTION = _warning_rule(
     "empty-section",
-    "A required section holds nothing, or comments only.",
+    "A required section is empty, or contains only comments.",
     "fill it in",
 )
 DUPLICATE_SECTION = _warning_rule(
     "duplicate-section",
-    "A file has two sections of one name; they are read as one.",
+    "A file has two sections of the same name; they are read as one.",
     "put them together",
 )
 OVER_BUDGET = _error_rule(
     "over-budget",
-    f"A node has more than {MAX_TOKENS} tokens, its files together.",
+    f"The files of a node have more than {MAX_TOKENS} tokens.",
     "shorten it, or move what concerns a folder only to a node there",
 )
 OVER_TARGET = _warning_rule(
     "over-target",
-    f"A node has more than {TARGET_TOKENS} tokens, its files together.",
+    f"The files of a node have more than {TARGET_TOKENS} tokens.",
     "shorten it, or move what concerns a folder only to a node there",
 )
 DEAD_DOWNLINK = _error_rule(
     "dead-downlink",
-    "Downlinks names something that is not there.",
+    "Downlinks names a path that does not exist.",
     "correct or remove it",
 )
 DOWNLINK_WITHOUT_NODE = _warning_rule(
     "downlink-without-node",
-    "Downlinks names a folder that has no node.",
+    "Downlinks names a folder without a node.",
     "create the node, or remove the downlink",
 )
 MISSING_DOWNLINK = _warning_rule(
     "missing-downlink",
-    "The nearest node above a node does not name it, or its folder, in Downlinks.",
+    "The nearest node above a node does not list it, or its folder, in Downlinks.",
     "add it there",
 )
 MISSING_ENTRY_POINT = _warning_rule(
     "missing-entry-point",
-    "Entry Points links to, or names in inline code, a file or folder that is neither below the node's folder nor "
-    "below the project's root.",
+    "Entry Points links to, or names in inline code, a file or folder that exists neither below the node's folder "
+    "nor below the project's root.",
     "correct or remove it",
 )
 ABSOLUTE_PATH = _warning_rule(
     "absolute-path",
-    "A link or inline code is a path as one machine has it, such as `/home/…`, `~/…` or `C:\\…`.",
+    "A link or inline code is an absolute path of one machine, such as `/home/…`, `~/…` or `C:\\…`.",
     "write it relative to the project",
 )
 MISPLACED_CLAUDE_MD = _error_rule(
     "misplaced-claude-md",
-    "CLAUDE.md lies below the root of the project.",
+    "CLAUDE.md is below the root of the project.",
     "rename it to AGENTS.md",
 )
 DIFFERENT_FILES = _warning_rule(
@@ -113,33 +113,34 @@ DIFFERENT_FILES = _warning_rule(
 )
 DEAD_IMPORT = _warning_rule(
     "dead-import",
-    "A line such as `@docs/rules.md` names a file that is not there, not in the project, no text, or too much.",
+    "A line such as `@docs/rules.md` names a file that does not exist, is outside the project, is not text, or is "
+    "too large.",
     "correct or remove it",
 )
 NOT_UTF8 = _error_rule(
     "not-utf-8",
-    "A file of a node has bytes that are no UTF-8.",
+    "A file of a node is not valid UTF-8.",
     "save it as UTF-8",
 )
 UNREADABLE_FILE = _error_rule(
     "unreadable-file",
-    "A file of a node is too large, no regular file, a link out of the project, or may not be read.",
+    "A file of a node is too large, is not a regular file, is a link out of the project, or cannot be read.",
     "make it a file that can be read",
 )
 UNREADABLE_FOLDER = _warning_rule(
     "unreadable-folder",
-    "A folder may not be listed, so that nodes in it are not seen.",
+    "A folder cannot be listed, so its nodes are not found.",
     "allow it to be read, or keep it out of the project",
 )
 STALE = _warning_rule(
     "stale",
-    "Files that a node covers were changed, by commits, after the node was.",
+    "Commits changed files that a node covers after the node itself.",
     "check whether the node is still correct",
 )
 
 INVALID_SETTINGS = _error_rule(
     "invalid-settings",
-    f"`{RULES_FILE}` names no rule or no severity, or cannot be read; what it says of other rules holds.",
+    f"`{RULES_FILE}` has an unknown rule or severity, or cannot be read; its settings for other rules apply.",
     "correct it",
 )
 
