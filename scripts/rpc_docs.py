@@ -75,7 +75,7 @@ def render_page() -> str:
         for method in methods:
             found = servicers.get(method.rpc)
             if not found:
-                sys.exit(f"no servicer.py implements {service}.{method.rpc}")
+                sys.exit(f"no servicer.py implements {service}.{method.rpc}: write the method, then run `make docs`")
             parts.append(render_row(method, found))
         parts[-1] += "\n"
     return "\n".join(parts)

@@ -34,7 +34,7 @@ PACKAGE = Path(cstp_grpc.__file__).parent
 for module in PACKAGE.rglob("sql_*.py"):
     importlib.import_module(".".join(["cstp_grpc", *module.relative_to(PACKAGE).with_suffix("").parts]))
 ALL_TABLES = metadata
-"""The tables of all rooms."""
+"""The tables of all modules."""
 
 TEMPLATE = "template_journal"
 STARTUP_SECONDS = "60"

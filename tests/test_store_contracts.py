@@ -36,4 +36,4 @@ def test_every_method_of_a_store_has_a_contract_test() -> None:
 def suite_of_store(store: str, proved: list[tuple[str, str]]) -> str:
     """Return the file with most of the contract of a store, or where a suite for it would be."""
     files = Counter(file for name, file in proved if name.startswith(f"{store}."))
-    return files.most_common(1)[0][0] if files else f"the folder of the room of {store} under tests"
+    return files.most_common(1)[0][0] if files else f"the folder of the package of {store} under tests"

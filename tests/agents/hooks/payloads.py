@@ -45,6 +45,7 @@ def names(agent: str = "claude-code") -> list[str]:
 def recorded(agent: str, folder: Path | str = "/project") -> dict[str, Any]:
     """Return the recorded events of an agent by their names."""
     file = Path(__file__).with_name(f"{agent.replace('-', '_')}_payloads.yaml")
+    assert file.exists(), f"tests/agents/hooks/{file.name}: record the events of {agent}, see CONTRIBUTING.md"
     events: dict[str, Any] = yaml.safe_load(file.read_text().replace("FOLDER", str(folder)))
     return events
 

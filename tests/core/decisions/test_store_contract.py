@@ -51,8 +51,9 @@ from tests.core.decisions.strategies import CONTENT_FIELDS, contents, dates, fil
 def test_properties_try_every_field_and_know_what_each_condition_leaves_out() -> None:
     """A new field that no strategy draws, or a condition that `meets` does not know, would be tried in vain."""
     conditions = filter_fields(st.just("alice"))
-    assert list(CONTENT_FIELDS) == [field.name for field in fields(DecisionContent)]
-    assert list(conditions) == [field.name for field in fields(DecisionFilter)]
+    drawn_from = "tests/core/decisions/strategies.py: list the fields of the class in their order, in"
+    assert list(CONTENT_FIELDS) == [field.name for field in fields(DecisionContent)], f"{drawn_from} CONTENT_FIELDS"
+    assert list(conditions) == [field.name for field in fields(DecisionFilter)], f"{drawn_from} filter_fields"
     decisions = st.builds(entry, st.sampled_from(["alice", "bob"]), contents).map(lambda item: item.decision)
 
     def meets_drawn(drawn: tuple[str, Any, Decision]) -> bool:

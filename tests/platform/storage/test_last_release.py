@@ -112,4 +112,7 @@ def test_what_is_compared_with_is_the_last_release() -> None:
     released = re.findall(r"^## (\S+) - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
     # Until the tag of this version is there, the release before is the last one.
     last = next(version for version in released if "## Unreleased" in changelog or version != VERSION)
-    assert last == RELEASED, "run `make released`"
+    assert last == RELEASED, (
+        f"CHANGELOG.md says that {last} is released, but released/ has {RELEASED}. After its tag, run `make released`; "
+        'before, write new lines into its section and not into "Unreleased"'
+    )
