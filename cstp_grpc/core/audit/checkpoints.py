@@ -20,7 +20,7 @@ KEY_FILE: Final = "audit-signing-key.pem"
 
 
 class InvalidCheckpoint(ValueError):
-    """What should be a checkpoint is none; the message says why."""
+    """The text is not a valid checkpoint; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatement:
-    """What a checkpoint states: its number, the chains that have grown since the one before, and that one's hash."""
+    """A checkpoint: its number, the chains that have grown since the previous checkpoint, and the hash of that one."""
 
     number: int
     signed_at: datetime

@@ -27,11 +27,11 @@ EVENT_MEMBERS: Final = (
     *("rule_set_version", "request_id", "correlation_id", "intent_revision", "decision_id", "approval_id", "error"),
     *("peers", "count", "first_at", "last_at", "dryrun"),
 )
-"""The members of an exported entry that are about what happened; those of the protocol's audit log come first."""
+"""The members of an exported entry that describe the event; those of the protocol's audit log come first."""
 PROOF_MEMBERS: Final = (
     *("id", "chain_id", "chain_position", "previous_hash", "entry_hash", "content_hash", "content_salt", "judged"),
 )
-"""The members by which it can be verified; `judged` is the stored text of what guardrails judged."""
+"""The members that prove the entry; `judged` is the stored text of the action that guardrails evaluated."""
 HASHES: Final = ("previous_hash", "entry_hash", "content_hash", "content_salt")
 TYPES: Final[Mapping[str, type]] = {
     **dict.fromkeys(LISTS, list),
@@ -41,7 +41,7 @@ TYPES: Final[Mapping[str, type]] = {
 """The types of members in JSON; the others are texts."""
 CSV_COLUMNS: Final = (*EVENT_MEMBERS, *PROOF_MEMBERS)
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\N{MINUS SIGN}")
-"""What formulas of spreadsheets begin with."""
+"""The first characters of formulas of spreadsheets."""
 EVENT_TYPE: Final = "org.cstp.audit"
 """The beginning of the types of CloudEvents; the event of the entry follows."""
 

@@ -1,4 +1,4 @@
-"""Hashes of audit entries: of what callers said, of the entry itself, and of its place in a chain.
+"""Hashes of audit entries: of the content of callers, of the entry itself, and of its place in a chain.
 
 All are SHA-256 over canonical JSON (RFC 8785). The text is written here member by member, in the order of the names,
 because the general encoder takes several times as long and every entry is hashed before its call is answered.
@@ -82,9 +82,9 @@ def hash_entry(row: EntryRow, content_hash: bytes | None) -> bytes:
 
 
 def hash_content(action: str | None, judged: bytes | None, salt: bytes | None) -> bytes | None:
-    """Return the hash of an entry's content, which stays when the content goes; None if there is none.
+    """Return the hash of an entry's content, which stays when the content is removed; None without content.
 
-    `salt` keeps short contents from being guessed from their hash; entries of before there were chains have none.
+    `salt` protects short contents from being guessed from their hash; entries older than the chains lack it.
     """
     if action is None and judged is None:
         return None
@@ -101,7 +101,7 @@ def hash_link(chain_id: int, position: int, previous: bytes, entry: bytes) -> by
 
 
 def hash_chain_start(chain_id: int, nonce: str, started_at: datetime) -> bytes:
-    """Return what the first entry of a chain has in the place of the hash of the entry before."""
+    """Return the hash that the first entry of a chain has in the place of the hash of the previous entry."""
     start = {"chain": chain_id, "nonce": nonce, "started_at": format_instant(started_at)}
     return bytes.fromhex(hash_canonical_json(start))
 

@@ -61,7 +61,7 @@ class ChainProof:
 def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> list[str]:
     """Return the faults of a document of evidence; none if all its entries are proved."""
     if document.get("type") != EVIDENCE:
-        return ["it is no document of evidence"]
+        return ["it is not a document of evidence"]
     faults: list[str] = []
     proved: dict[tuple[int, int], tuple[bytes, bytes]] = {}
     try:
@@ -75,7 +75,7 @@ def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> list[str]:
 
 
 def walk_proof(proof: ChainProof, keys: KeyRing, proved: dict[tuple[int, int], tuple[bytes, bytes]]) -> Iterator[str]:
-    """Add the hashes of a chain that a checkpoint proves, by chain and position; yield what is wrong."""
+    """Add the hashes of a chain that a checkpoint proves, by chain and position; yield the faults."""
     previous, position = proof.previous, proof.first_position
     for entry in proof.entries:
         previous = hash_link(proof.chain_id, position, previous, entry)
@@ -98,7 +98,7 @@ def walk_proof(proof: ChainProof, keys: KeyRing, proved: dict[tuple[int, int], t
 def find_faults_of_entry(
     document: Mapping[str, Any], proved: Mapping[tuple[int, int], tuple[bytes, bytes]]
 ) -> Iterator[str]:
-    """Yield what is wrong with an entry of evidence."""
+    """Yield the faults of an entry of evidence."""
     row = document_to_row(document)
     name = f"entry {row['id']}"
     if row["chain_id"] is None:
@@ -106,9 +106,9 @@ def find_faults_of_entry(
         return
     if row["content_hash"] is not None and (row["action"] is not None or row["judged"] is not None):
         # Only the hash is proved, whatever stands beside it.
-        yield f"{name} has a content beside the hash of one that was removed"
+        yield f"{name} has a content and the hash of a removed content"
     known = proved.get((row["chain_id"], row["chain_position"]))
     if known is None:
-        yield f"{name} is not in what is proved of its chain"
+        yield f"{name} is not in the proved part of its chain"
     elif known != (hash_entry(row, stored_content_hash(row)), row["entry_hash"]):
         yield f"{name} is not what its hash says"

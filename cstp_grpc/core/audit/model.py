@@ -65,7 +65,7 @@ class AuditEvent(StrEnum):
 
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)
-"""The events whose actions are kept to be judged again."""
+"""The events whose actions are stored for replays."""
 JUDGED_TEXTS: Final = frozenset(
     (
         *JUDGMENTS,
@@ -118,7 +118,7 @@ class AuditEntry:
     last_at: datetime | None = None
     dryrun: tuple[str, ...] = ()
     judged: JudgedAction | None = None
-    """What was judged; None also if the listing does not read it, or it is not kept."""
+    """The action that was evaluated; None also if the listing does not read it, or it is not stored."""
     approval_id: str | None = None
     id: int | None = None
 
@@ -139,7 +139,7 @@ class AuditFilter:
     after: datetime | None = None
     before: datetime | None = None
     with_judged: bool = False
-    """Only the verdicts on checked and announced actions, and those with what was judged."""
+    """Only the verdicts on checked and announced actions, with the actions."""
 
 
 class AuditSink(Protocol):
@@ -181,7 +181,7 @@ def truncate_action(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAction:
-    """What guardrails judged an action by, besides its description and its agent, which its audit entry has.
+    """An action as guardrails evaluated it, without its description and its agent, which its audit entry has.
 
     `permissions` are those of the agent at the time. `approval_required` is whether an approval alone was needed.
     """

@@ -20,7 +20,7 @@ MAX_COUNTERS: Final = 1000
 OTHER_METHODS: Final = "other methods"
 WRITE_SECONDS: Final = 60.0
 BATCH: Final = 100
-"""Entries in one transaction at the most, so that calls do not wait long for it."""
+"""Maximum entries in one transaction, so that calls do not wait long for it."""
 MAX_COUNT: Final = 2**31 - 1
 """The largest count that the contract can say."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INTERVAL: Final = 600.0
-"""Seconds between two looks for what is over: retention is in days, so minutes do not matter."""
+"""Seconds between two searches for expired entries: retention is in days, so minutes do not matter."""
 
 
 class AuditRetention:

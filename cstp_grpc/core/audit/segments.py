@@ -46,7 +46,7 @@ class SegmentRemoval:
 
 
 def check_segment(segment: RemovedSegment, statement: str, signature: bytes, keys: KeyRing) -> str | None:
-    """Return what is wrong with the record of a removed segment; None if a trusted key signed what it says."""
+    """Return the fault of the record of a removed segment, or None if a trusted key signed its content."""
     try:
         stated = json.loads(statement)
         found = [stated[name] for name in ("type", "chain", "first_position", "last_position", "last_hash")]

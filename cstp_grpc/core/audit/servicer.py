@@ -62,7 +62,7 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
 
 
 def judged_action_message(entry: AuditEntry) -> audit_pb2.JudgedAction:
-    """Convert an entry with what was judged to a message."""
+    """Convert an entry with its evaluated action to a message."""
     message = audit_pb2.JudgedAction(entry=ENTRY.encode(entry))
     judged = entry.judged
     if judged is None or entry.action is None:

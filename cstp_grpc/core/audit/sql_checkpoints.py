@@ -25,11 +25,11 @@ MIN_ID: Final = -(2**63)
 """The least id that a database allows; servers begin with 1, and who inserts an entry may choose another."""
 MAX_ID: Final = 2**63 - 1
 UNDECODABLE: Final = "Could not decode to UTF-8"
-"""What SQLite's driver says of a text that is none."""
+"""The error of SQLite's driver for a text that is not UTF-8."""
 
 
 class SqlCheckpointStore:
-    """Stores checkpoints in `audit_checkpoints`, and reads what they are about."""
+    """Stores checkpoints in `audit_checkpoints`, and reads the entries that they sign."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

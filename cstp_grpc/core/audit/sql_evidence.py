@@ -24,7 +24,7 @@ MAX_EVIDENCE: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class EvidenceScope:
-    """What evidence is about: a decision, or a period, whose instants are inclusive."""
+    """The subject of evidence: a decision, or a period, whose instants are inclusive."""
 
     decision_id: str | None = None
     after: datetime | None = None
@@ -45,8 +45,8 @@ class SqlEvidenceReader:
     def read_evidence(self, scope: EvidenceScope) -> tuple[list[EntryRow], list[ChainProof]]:
         """Return the entries about something, and the proofs of their places.
 
-        About a decision are those that name it, and those with the same request, correlation id or approval, so what
-        was asked before it and what came of it. Raises QueryFailed, and InvalidArgument if there are too many.
+        Entries about a decision name it, or have the same request, correlation id or approval, so they include the
+        checks before it and its results. Raises QueryFailed, and InvalidArgument if there are too many.
         """
         with self._database.read_snapshot() as unit_of_work:
             if scope.decision_id is None:
@@ -70,7 +70,7 @@ def period_conditions(after: datetime | None, before: datetime | None) -> list[C
 
 
 def related_conditions(unit_of_work: UnitOfWork, decision_id: str) -> list[ColumnElement[bool]]:
-    """Return the condition on entries that are about a decision, or led to it, or came of it."""
+    """Return the condition on entries that are about a decision, or led to it, or resulted from it."""
     table = audit_entries.c
     named = (table.request_id, table.correlation_id, table.approval_id, table.requesting_agent)
     found = unit_of_work.execute(select(*named).where(table.decision_id == decision_id)).all()

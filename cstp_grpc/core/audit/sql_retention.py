@@ -140,7 +140,7 @@ def newest_checkpoint(unit_of_work: UnitOfWork, before: datetime) -> tuple[int, 
 
 
 def find_removable(unit_of_work: UnitOfWork, number: int) -> Iterator[SegmentRemoval]:
-    """Yield what is left of each chain up to where a checkpoint, or one before it, signs it."""
+    """Yield the rest of each chain up to the last position that this checkpoint or an earlier one signs."""
     heads = audit_checkpoint_heads.c
     removed = read_removed(unit_of_work)
     signed = select(heads.chain_id, func.max(heads.position).label("last")).where(heads.number <= number)

@@ -77,8 +77,8 @@ audit_entries = Table(
 )
 """The audit trail; triggers refuse every UPDATE but those that remove the content of an entry, and every DELETE but
 that of entries that a removed segment names. `violations`, `warnings`, `dryrun`, `peers` are NULL where empty. `judged`
-is the action that was judged, as JSON. `content_hash` is NULL while the content is there; the columns after it are NULL
-in entries of before there were chains."""
+is the action that was evaluated, as JSON. `content_hash` is NULL while the content exists; the columns after it are
+NULL in entries older than the chains."""
 
 audit_guardrails = Table(
     "audit_guardrails",
@@ -141,9 +141,9 @@ HASH_COLUMNS = ("content_salt", "content_hash", *CHAIN_COLUMNS)
 RARE_COLUMNS = ("count", "first_at", "last_at", "approval_id")
 """The columns of entries that count calls or that are about an approval."""
 JUDGED_COLUMNS = [column for column in audit_entries.c if column.name not in HASH_COLUMNS]
-"""The columns of a listing of entries with what was judged."""
+"""The columns of a listing of entries with their evaluated actions."""
 LISTED_COLUMNS = [column for column in JUDGED_COLUMNS if column.name != "judged"]
-"""The columns of a listing of entries: what was judged may be large, and is read where it is wanted only."""
+"""The columns of a listing of entries without actions, which may be large."""
 
 
 def name_guardrails(row: Mapping[Any, Any]) -> list[tuple[str, Any, int]]:

@@ -55,7 +55,7 @@ from cstp_grpc.platform.storage.unit_of_work import (
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 MAX_JUDGED_PAGE = 200
-"""Maximum number of entries in a page with what was judged. Chosen: 200 of the largest are 13 MB."""
+"""Maximum number of entries in a page with their actions. Chosen: 200 of the largest are 13 MB."""
 MAX_JUDGED_BYTES: Final = 65_536
 """Maximum size of a stored action; a larger one is not kept. Chosen: hundreds of times what actions have, so that no
 caller fills the trail with contexts of 200 000 characters."""
@@ -66,7 +66,7 @@ ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 class SqlAuditTrail:
     """Stores entries in the tables `audit_entries` and `audit_guardrails`, each chained to the one before by its hash.
 
-    `kept` is what it keeps of the actions that guardrails judge, `chain` the chain of its writer.
+    `kept` selects the parts of evaluated actions that it stores; `chain` is the chain of its writer.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def select_segments() -> Any:
 
 
 def read_segment(row: Any, keys: KeyRing) -> RemovedSegment:
-    """Convert the record of a removed segment, with what is wrong with it."""
+    """Convert the record of a removed segment, with its fault."""
     segment = RemovedSegment(row.chain_id, row.first_position, row.last_position, bytes(row.last_hash))
     return replace(segment, fault=check_segment(segment, row.statement, bytes(row.signature), keys))
 
@@ -112,7 +112,7 @@ class GuardrailComparison:
         self._database = database
         self._report = report
         self._sums: defaultdict[int, int] = defaultdict(int)
-        """Sums of the hashes of what entries name, less those of what the table has, by bucket; zero if they agree."""
+        """Sums of the hashes of the guardrails in entries, minus those in the table, by bucket; zero if they agree."""
 
     def add(self, row: EntryRow) -> None:
         if row["violations"] or row["warnings"] or row["dryrun"]:

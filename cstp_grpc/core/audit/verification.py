@@ -17,7 +17,7 @@ MAX_FINDINGS: Final = 1000
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a trail."""
+    """A kind of fault of a trail."""
 
     ALTERED = "altered"
     """An entry is not what its hash says."""
@@ -34,7 +34,7 @@ class FindingKind(StrEnum):
     CHECKPOINT = "checkpoint"
     """A checkpoint, or the record of a removed segment, is missing, false or not signed by a given key."""
     GUARDRAILS = "guardrails"
-    """What finds an entry by its guardrails does not agree with the entry."""
+    """The table that finds entries by their guardrails does not agree with an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RemovedSegment:
     last_position: int
     last_hash: bytes
     fault: str | None = None
-    """What is wrong with the record itself."""
+    """The fault of the record itself."""
 
 
 class KeyRing(Protocol):
@@ -70,7 +70,7 @@ class KeyRing(Protocol):
 
 @dataclass(slots=True)
 class VerificationReport:
-    """What was found out about a trail."""
+    """The results of verifying a trail."""
 
     entries: int = 0
     chains: int = 0
@@ -118,7 +118,7 @@ class VerificationReport:
 
 @dataclass(slots=True)
 class SignedPositions:
-    """What checkpoints sign, by chain and position: the hash of the entry and the number of the checkpoint."""
+    """Signed entries by chain and position: the hash of the entry and the number of the checkpoint."""
 
     heads: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class SignedPositions:
 def verify_checkpoints(
     stored: Iterable[Checkpoint], exported: Sequence[Checkpoint], keys: KeyRing, report: VerificationReport
 ) -> SignedPositions:
-    """Verify the checkpoints of a trail against those that were exported, and return what all of them sign."""
+    """Verify the checkpoints of a trail against the exported ones, and return the positions that they sign."""
     signed = SignedPositions()
     kept = index_exported(exported, report)
     previous: Checkpoint | None = None
@@ -213,7 +213,7 @@ class ChainState:
 class ChainVerification:
     """Verifies the entries of a trail, which must be added in the order of their ids.
 
-    `starts` has what the first entry of each chain names as the hash before it.
+    `starts` has the hash that the first entry of each chain names as the hash before it.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class ChainVerification:
         self._follow(known, row, position, previous, entry_hash)
 
     def finish(self) -> None:
-        """Add what only the end tells: entries that are missing, also those after the last that is there."""
+        """Add the findings of the end: missing entries, also those after the last that exists."""
         for chain_id, state in self._states.items():
             for gap in state.gaps:
                 self._finish_gap(chain_id, gap)
@@ -478,4 +478,4 @@ class DigestOfEntries(Protocol):
         """Add the next entry."""
 
     def result(self) -> UnchainedEntries:
-        """Return the hash of what was added."""
+        """Return the hash of the added entries."""

@@ -66,8 +66,8 @@ NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
 """The decisions that nodes of projects contain."""
 
 SEARCHED_DECISIONS = (RECORDED_DECISIONS, NODE_DECISIONS)
-"""What is searched for an announcement. Nodes of projects come last: they have no outcome, and must not displace
-decisions that have one."""
+"""The sources of a search for an announcement. Nodes of projects come last: they have no outcome, and must not
+displace decisions with an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class Feedback:
     revision: int = 1
     related: tuple[RelatedIntent, ...] = ()
     warning: str | None = None
-    """What the stated confidence has meant so far, if that was something else."""
+    """The success rate at the stated confidence so far, as a warning if it differs."""
     background: DecisionBackground = NO_BACKGROUND
-    """What suggestions need of similar decisions beyond what searches read."""
+    """Parts of similar decisions that suggestions need and searches do not read."""
     action: Action | None = None
-    """What the verdict is on."""
+    """The action of the verdict."""
     written: JournalWrite[Decision] | None = None
-    """What the decision that was recorded with the intent changed in the journal, which is to be published."""
+    """Changes in the journal by the decision that was recorded with the intent, to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class ActingAgent:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementWrite:
-    """What the transaction of an announcement stores.
+    """The parts that the transaction of an announcement stores.
 
-    What `settle` returns within it is the verdict on the intent, or the reason why there is none; `record` records the
-    decision that was made, if there is one and the intent is allowed. `vector` is that of the announced text, if any is
-    needed.
+    In the transaction, `settle` returns the verdict on the intent, or the reason why it is missing; `record` records
+    the decision, if the announcement has one and the intent is allowed. `vector` is that of the announced text, if it
+    is needed.
     """
 
     intent: Intent
@@ -127,7 +127,7 @@ class AnnouncementWrite:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementSources:
-    """What an answer is made from, besides decisions and guardrails."""
+    """The sources of an answer except decisions and guardrails."""
 
     code: CodeContextReader
     related: RelatedIntents
@@ -261,7 +261,7 @@ class Announcer:
         request_id: str,
         recording: DecisionRecording | None,
     ) -> AnnouncementWrite:
-        """Judge an intent, look up what belongs to the answer, and return what is to be stored."""
+        """Evaluate an intent, look up the parts of the answer, and return the parts to store."""
         feedback = await self._build_feedback(announcement, code, acting, received_at)
         vector: IntentVector | None = None
         if announcement.is_shared or (self._settings.responds and self._related.may_exist):

@@ -57,7 +57,7 @@ class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
     ) -> IntentSubscription:
         """Subscribe an agent to the intents after the position of a token, or to those from now on.
 
-        `reader` is who reads what others share. Raises InvalidArgument for a token of another journal, RateLimited if
+        `reader` reads shared intents of others. Raises InvalidArgument for a token of another journal, RateLimited if
         no more subscriptions are allowed, Unavailable if the server stops, and QueryFailed if the database fails.
         """
         conditions = IntentConditions(caller, reader, filters, project)

@@ -37,7 +37,7 @@ INTENT_RECORD: Final = MessageMapper(model.Intent, audit_pb2.IntentRecord, {"cla
 CLOSING_REQUEST: Final = MessageMapper(ClosingRequest, intents_pb2.CloseIntentRequest)
 CLOSING: Final = MessageMapper(model.IntentClosing, intents_pb2.IntentClosing)
 TOLD_CLOSING: Final = MessageMapper(model.IntentClosing, intents_pb2.IntentClosing, unset=("decision_id",))
-"""How an intent of another agent ended, without the decision that came of it, which may be private."""
+"""How an intent of another agent ended, without the resulting decision, which may be private."""
 WATCHED_INTENT: Final = MessageMapper(model.Intent, intents_pb2.WatchedIntent, nested=(TOLD_CLOSING,))
 RELATED_INTENT: Final = MessageMapper(
     RelatedIntent,

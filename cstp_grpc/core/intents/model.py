@@ -28,7 +28,7 @@ HASHED_JSON = json.JSONEncoder(sort_keys=True)
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An agent's statement of what it is about to do; guardrails read `metadata` as their context.
+    """An agent's statement of its next action; guardrails read `metadata` as their context.
 
     `paths` are the files and folders of `project` that it is about.
     """
@@ -48,11 +48,11 @@ class Announcement:
     """The token of a revision that the search for similar decisions must know; no part of the content."""
     visibility: Visibility = Visibility.PRIVATE
     invocation: Invocation = NO_INVOCATION
-    """The command that is about to run; it is part of what is judged and recorded, and not searched."""
+    """The command that is about to run; it is evaluated and recorded, but not searched."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other agents are told of the intent."""
+        """Whether other agents can read the intent."""
         return self.visibility is Visibility.SHARED
 
     @property
@@ -148,7 +148,7 @@ class NoProjects:
 
 
 class IntentKey(NamedTuple):
-    """What identifies a revision of an intent."""
+    """The identity of a revision of an intent."""
 
     agent: str
     correlation_id: str
@@ -157,7 +157,7 @@ class IntentKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntentClosing:
-    """How an intent ended; `closed_at` is aware, in UTC, and `decision_id` the decision that came of it."""
+    """How an intent ended; `closed_at` is in UTC with an offset, and `decision_id` is the resulting decision."""
 
     closed_at: datetime
     outcome: Outcome
@@ -286,7 +286,7 @@ PRIVATE_INTENTS: Final = IntentSharing()
 
 
 class SuggestionKind(StrEnum):
-    """What a suggestion is drawn from."""
+    """The source of a suggestion."""
 
     GUARDRAIL = "guardrail"
     RELATED_INTENT = "related_intent"
@@ -301,10 +301,10 @@ class SuggestionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggestion with what it rests on.
+    """A suggestion with its evidence.
 
-    `relevance` is the score of the most similar decision or intent, None if it rests on neither; `outcome` is that of
-    the decisions or of the intent, None if they have none or different ones.
+    `relevance` is the score of the most similar decision or intent in the evidence, or None; `outcome` is that of the
+    decisions or of the intent, None if it is missing or differs between them.
     """
 
     text: str
@@ -318,10 +318,10 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionBars:
-    """The least relevance of what is suggested, 0 to 1; listing it needs less.
+    """The least relevance of suggested decisions and intents, 0 to 1; listing them needs less.
 
-    `teaching` is for what has a lesson, `bare` for a failure about which nobody noted anything, `related` for intents
-    of others.
+    `teaching` is for decisions with a lesson, `bare` for failures without notes, `related` for intents of other
+    agents.
     """
 
     teaching: float
@@ -355,13 +355,13 @@ RecordJob: TypeAlias = Callable[[UnitOfWork], JournalWrite[Decision]]
 """Records a decision within a transaction."""
 
 SettleVerdict: TypeAlias = Callable[[UnitOfWork], Verdict | Exception | None]
-"""Returns within a transaction the verdict that is recorded in it, or the reason why there is none."""
+"""Returns the verdict to record, in the transaction that records it, or the reason why it is missing."""
 
 
 class StoredAnnouncement(NamedTuple):
-    """A stored intent, with its verdict if there is one, or the reason why there is none.
+    """A stored intent, with its verdict, or the reason why it is missing, or None.
 
-    `written` is what the recorded decision changed in the journal, None without one.
+    `written` are the changes in the journal by the recorded decision, None without one.
     """
 
     intent: Intent
@@ -386,7 +386,7 @@ class CitationRecorder(Protocol):
 
 
 class ConfidenceRecord(Protocol):
-    """What the stated confidences of an agent have meant."""
+    """The record of an agent's confidences and outcomes."""
 
     def find_warning(self, category: str | None, confidence: float) -> str | None:
         """Return a warning with its figures if a confidence has meant something else; None if not."""

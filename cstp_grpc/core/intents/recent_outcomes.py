@@ -30,9 +30,9 @@ from cstp_grpc.platform.storage.pagination import to_microseconds
 class KnownOutcome:
     """How a decision or a closed intent turned out, as it stands now.
 
-    `source` identifies it. `at` is aware: when the outcome became known. `outcome` is None for a decision that has
-    none, or none any more. `decision_source` is the source of the decision that came of an intent, and `is_counted` is
-    False if that decision has an outcome of its own, which then counts instead.
+    `source` identifies it. `at` has an offset: when the outcome became known. `outcome` is None for a decision that
+    does not have one (any more). `decision_source` is the source of the decision that resulted from an intent, and
+    `is_counted` is False if that decision has an outcome of its own, which then counts instead.
     """
 
     source: str
@@ -123,7 +123,7 @@ OWNER, AGENTS, PEERS = range(3)
 NOTHING: Final = 0
 """In the place of the hash of a source that is not there."""
 ABSENT, UNKNOWN = -1, -2
-"""In the place of the number of a name: there is none, or nothing has this name."""
+"""In the place of the number of a name: the name is missing, or nothing has this name."""
 
 MAX_KEPT_MOMENTS: Final = 1_000_000
 """How many instants the timelines that are kept hold together, at 16 bytes each."""
@@ -221,7 +221,7 @@ class RecentOutcomes:
         return answers
 
     def _find_timeline(self, request: HistoryRequest, scopes: tuple[HistoryScope, ...]) -> Timeline:
-        """Return the timeline of what is counted for a request."""
+        """Return the timeline of the outcomes that a request counts."""
         values = []
         for scope in scopes:
             value = getattr(request.subject, scope)
@@ -264,7 +264,7 @@ class RecentOutcomes:
         self._timelines.clear()
 
     def _set_counted(self, decisions: Sequence[int], *, counts: bool) -> None:
-        """Set whether the intents that these decisions came of count themselves."""
+        """Set whether the intents that led to these decisions count themselves."""
         if not decisions or not self._names_decisions:
             return
         rows = find_rows(self._used("decision"), decisions)

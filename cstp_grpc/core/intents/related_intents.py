@@ -258,7 +258,7 @@ class RelatedIntent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntentSubject:
-    """What is compared with the intents of others: the vector of its text, its project and paths.
+    """The parts of an intent to compare with the intents of others: the vector of its text, its project and paths.
 
     Found are intents of other agents than `caller` that `reader` may read.
     """

@@ -163,7 +163,7 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
 
 
 def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibility) -> Announcement:
-    """Parse an announcement, with a new correlation id if it has none, and a default visibility if it states none."""
+    """Parse an announcement, adding a new correlation id and the default visibility if they are missing."""
     return ANNOUNCEMENT.decode(
         message,
         correlation_id=message.correlation_id or str(uuid.uuid4()),

@@ -59,7 +59,7 @@ NEWEST_CHANGE = select(func.coalesce(func.max(shared_intent_changes.c.number), 0
 
 
 def insert_for_dialect(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
-    """Return an insertion that can say what happens to rows that exist; only the dialect in use is loaded."""
+    """Return an insertion that supports conflicts with existing rows; only the dialect in use is loaded."""
     if dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 

@@ -136,7 +136,7 @@ shared_intent_changes = Table(
     # Without it SQLite would give the number of a removed last row to the next one.
     sqlite_autoincrement=True,
 )
-"""Which shared intents were announced, closed or taken back, in that order; kept for a day, as what they are about."""
+"""Announcements, closings and withdrawals of shared intents, in order; stored for a day, like the shared intents."""
 
 
 IDENTITY = ("agent", "correlation_id", "revision")
@@ -308,7 +308,7 @@ class SqlIntentStore:
             return NUMBER_ORDER.settled_number(unit_of_work, newest) if self._guarded else newest
 
     def newest_number(self) -> int:
-        """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
+        """Return the greatest number of an intent, or 0. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number

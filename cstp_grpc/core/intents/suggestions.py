@@ -1,4 +1,4 @@
-"""Suggests next steps on an announcement: what its feedback teaches, each with what it rests on."""
+"""Suggests next steps on an announcement: the lessons of its feedback, each with its evidence."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ MAX_SUGGESTIONS = 5
 MAX_QUOTED = 400
 """Characters of a lesson, a check or an intent that a suggestion quotes."""
 FIRST_CHECKS = 2
-"""How many checks come before lessons: the code's own list must not keep what went wrong from being told."""
+"""How many checks come before lessons: the code's own list must not displace failures."""
 MAX_READ_PRECEDENTS = 2
-"""How many own precedents without a lesson are read for what they say."""
+"""How many own precedents without a lesson are read for their statements."""
 MAX_INTENTS = 2
 """How many related intents are suggested to be looked at; the answer lists them all."""
 
@@ -51,16 +51,16 @@ CLOSING_VERBS = {
 DECISION_SECTION = re.compile(
     r"^#{1,6}[ \t]+decision(?:[ \t]+outcome)?(?:[ \t]*:)?[ \t]*$\s*^(\S[^\n]*(?:\n[^\n#*+-][^\n]*)*)", re.I | re.M
 )
-"""The section of a decision record that says what was decided, as Nygard's and MADR's templates name it."""
+"""The section of a decision record that states the decision, as Nygard's and MADR's templates name it."""
 LIST_ITEM = re.compile(r"[ \t]*(?:[*+-]|\d{1,3}[.)])[ \t]+(\S.*)")
 MINUTES_AN_HOUR = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestionSources:
-    """What suggestions are drawn from.
+    """The sources of suggestions.
 
-    `similar` are the matches, the most relevant first, `checks` those not made yet, `related` intents of others,
+    `similar` are the matches, the most relevant first, `checks` the open checks, `related` the intents of other agents,
     `warning` is about the agent's stated confidence, `reader` reads the decisions at the instant `now`.
     """
 
@@ -75,11 +75,11 @@ class SuggestionSources:
     text: str = ""
     """The announced intent and its context."""
     background: DecisionBackground = NO_BACKGROUND
-    """What `find_needed_background` asked for."""
+    """The decisions that `find_needed_background` returned."""
 
 
 def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
-    """Return at most five suggestions, the most useful first; none if there is nothing worth saying.
+    """Return at most five suggestions, the most useful first.
 
     The order: how to satisfy guardrails that block; open intents of others; a confidence that is far from the record;
     the first two checks not made yet; what superseded the best matches; lessons of failures and of partial successes;
@@ -91,10 +91,10 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
 
 
 def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground | None:
-    """Return of which decisions suggestions need more than a search reads; None, as usual, if of none.
+    """Return the decisions to load in full for suggestions, or None (the usual case).
 
-    These are superseded ones whose successor is not among the matches; the best own precedents without a lesson, for
-    their contexts; and likewise own ones among those that are compared.
+    They are superseded decisions whose successor is not among the matches; the best own precedents without a lesson,
+    for their contexts; and own decisions among those that are compared, for their contexts too.
     """
     teaching = [match.decision for match in similar if match.score >= bars.teaching]
     own = [decision for decision in teaching if decision.agent == reader]
@@ -184,7 +184,7 @@ def suggest_open_intents(related: Iterable[RelatedIntent], now: datetime) -> Ite
 
 
 def suggest_failed_intents(related: Iterable[RelatedIntent], now: datetime) -> Iterator[Suggestion]:
-    """Yield what others did not succeed with lately."""
+    """Yield recent intents of other agents that did not succeed."""
     for item in related:
         closing = item.intent.closing
         if closing is not None and closing.outcome in CLOSING_VERBS:
@@ -201,14 +201,14 @@ def suggest_failed_intents(related: Iterable[RelatedIntent], now: datetime) -> I
 
 
 def suggest_successors(matches: Iterable[Match], sources: SuggestionSources) -> Iterator[Suggestion]:
-    """Yield of superseded decisions by what they were superseded, as far as the reader may know."""
+    """Yield the successors of superseded decisions, as far as the reader may read them."""
     listed = {match.decision.id: match.decision for match in sources.similar}
     for match in matches:
         decision = match.decision
         if decision.status is not DecisionStatus.SUPERSEDED:
             continue
         new = listed.get(match.superseded_by or "") or sources.background.successors.get(decision.id)
-        by = f"by {quote_title(new)}" if new else "; look for what replaced it before you rely on it"
+        by = f"by {quote_title(new)}" if new else "; look for its successor before you rely on it"
         text = add_lesson(f"{quote_title(decision)} was superseded{' ' if new else ''}{by}", lesson_text(decision))
         ids = (decision.id, new.id) if new else (decision.id,)
         yield Suggestion(
@@ -232,7 +232,7 @@ def suggest_lessons(matches: Iterable[Match], listed: Sequence[Match]) -> Iterat
 
 
 def suggest_conditions(sources: SuggestionSources, teaching: Sequence[Match]) -> Iterator[Suggestion]:
-    """Yield what distinguishes the failures among the matches from the successes."""
+    """Yield conditions that distinguish the failures among the matches from the successes."""
     decisions = [match.decision for match in teaching]
     for condition in distinguishing_conditions(decisions, sources.text, sources.reader):
         having, otherwise = ("failed", "succeeded") if condition.failed else ("succeeded", "failed")
@@ -266,7 +266,7 @@ def suggest_bare_failures(matches: Iterable[Match], bar: float) -> Iterator[Sugg
 
 
 def suggest_precedents(matches: Iterable[Match], reader: str) -> Iterator[Suggestion]:
-    """Yield what the reader decided before and has not reviewed, if the record says more than its title."""
+    """Yield earlier decisions of the reader without a review, if the record says more than its title."""
     for match in matches:
         decision = match.decision
         teaching = lesson_text(decision) or decision_statement(decision.context or "")
@@ -286,7 +286,7 @@ def with_context(match: Match, background: DecisionBackground) -> Match:
 
 
 def decision_statement(context: str) -> str:
-    """Return the first paragraph or item below a heading such as `## Decision`, shortened; empty if there is none.
+    """Return the first paragraph or item below a heading such as `## Decision`, shortened, or "".
 
     A paragraph that ends with a colon is followed by the items of its list.
     """
@@ -303,7 +303,7 @@ def decision_statement(context: str) -> str:
 
 
 def lesson_text(decision: Decision) -> str:
-    """Return a decision's notes on one line, shortened; empty if it has none."""
+    """Return a decision's notes on one line, shortened, or ""."""
     return shorten_text(decision.notes or "")
 
 

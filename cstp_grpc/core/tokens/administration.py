@@ -38,7 +38,7 @@ DEFAULT_KEEP: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class TokenLifetimes:
-    """How long tokens are accepted: by default, and at the most."""
+    """Default and maximum lifetime of tokens."""
 
     default: timedelta
     maximum: timedelta

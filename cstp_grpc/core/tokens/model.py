@@ -47,7 +47,7 @@ class AgentToken:
     created_at: datetime
     expires_at: datetime
     request_id: str
-    """What its creator chose, by which a repetition of the request is recognized."""
+    """Chosen by its creator, to recognize a repetition of the request."""
     note: str | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None

@@ -121,7 +121,7 @@ class SqlTokenStore:
         self._change(unit_of_work, token_id, {"digest": digest})
 
     def end(self, unit_of_work: UnitOfWork, token: AgentToken) -> None:
-        """Store when a token ends, or by whom and when it was revoked."""
+        """Store when a token ends, or when and by which agent it was revoked."""
         ending = ("expires_at", "revoked_at", "revoked_by")
         self._change(unit_of_work, token.id, {name: getattr(token, name) for name in ending})
 

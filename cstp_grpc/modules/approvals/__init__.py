@@ -1,1 +1,1 @@
-"""Approvals by people of what guardrails let nobody do without one."""
+"""Approvals by people of actions for which guardrails require one."""

@@ -22,7 +22,7 @@ UNDECIDED: Final = frozenset({ApprovalStatus.PENDING, ApprovalStatus.GRANTED})
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSubject:
-    """What an agent is about to do, as it stated it.
+    """The next action of an agent, as the agent stated it.
 
     `description` is None, and the following are empty, if contents are not kept. Listings leave out
     `announced_context` and `context`.
@@ -58,9 +58,9 @@ class ApprovalSubject:
 def digest_of_action(action: Action, on_behalf_of: str | None) -> str:
     """Return the SHA-256, in hex, of an agent and everything that it states of its action.
 
-    It is that of the RFC 8785 text of one JSON object, without what is absent. What the server adds is no part of it:
-    permissions, the time, what other agents did, what the code's nodes say. Raises InvalidArgument for numbers that
-    JSON does not have.
+    It hashes the RFC 8785 text of one JSON object, without missing members and without the facts that the server adds:
+    permissions, the time, intents and outcomes of other agents, the nodes of the code. Raises InvalidArgument for
+    numbers that JSON does not have.
     """
     statement = {
         "version": DIGEST_VERSION,

@@ -1,4 +1,4 @@
-"""What people do with approval requests: read, watch, grant, deny and revoke them; and the end of undecided ones."""
+"""Review of approval requests: people read, watch, grant, deny and revoke them; undecided requests expire."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def require_readable(found: Approval | None, approval_id: str, caller: Caller) -
 
 
 def readable_filter(conditions: ApprovalFilter, caller: Caller) -> ApprovalFilter | None:
-    """Return conditions that are met only by requests that a caller may read; None if there are none."""
+    """Return conditions that are met only by requests that a caller may read; None if it may read none."""
     if may_read_all(caller):
         return conditions
     if conditions.agent not in (None, caller.agent):

@@ -169,7 +169,7 @@ class SqlApprovalStore:
         unit_of_work.execute(insert(approvals).values(row))
 
     def update(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
-        """Store what became of a request since it was read. Raises Conflict if something else has by then."""
+        """Store the changes of a request since it was read. Raises Conflict if it was changed in the meantime."""
         self.hold(unit_of_work)
         row = {name: value for name, value in APPROVAL.to_row(approval).items() if name in CHANGING}
         row |= {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
@@ -240,7 +240,7 @@ class SqlApprovalStore:
         return [APPROVAL.from_row(row) for row in rows]
 
     def newest_change(self) -> int:
-        """Return the number of the last change; 0 if there is none. Raises QueryFailed."""
+        """Return the number of the last change, or 0. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number

@@ -1,1 +1,1 @@
-"""What reviewed decisions teach: calibration of confidences, and patterns of failure."""
+"""Lessons of reviewed decisions: calibration of confidences, and patterns of failure."""

@@ -1,4 +1,4 @@
-"""What the confidences of agents have meant so far, kept in memory for announcements."""
+"""Success rates at the stated confidences of agents so far, cached in memory for announcements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cstp_grpc.modules.calibration.scores import bucket_number, wilson_interval
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 
 MIN_GAP: Final = 0.1
-"""How far a stated confidence is from what it has meant to be worth a warning: the width of a bucket."""
+"""Least difference of a stated confidence from its success rate for a warning: the width of a bucket."""
 
 Z_WARNING: Final = NormalDist().inv_cdf(1 - 0.001 / 2)
 """Bounds the false warnings: a right confidence is outside of such an interval once in about 1000 times, and an agent

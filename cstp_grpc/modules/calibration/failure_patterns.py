@@ -189,7 +189,7 @@ def find_recurring_failures(
     """Return the groups of at least two failures, the largest first, then the latest.
 
     Of the latest `MAX_FAILURES`, those without a vector belong to no group. `others` are the decisions that did not
-    fail, against which words are judged.
+    fail, against which words are compared.
     """
     known = [item for item in latest_first(failures)[:MAX_FAILURES] if item.id in vectors]
     if len(known) < 2:
@@ -262,8 +262,8 @@ def words_by_stem(decision: ReviewedDecision) -> dict[str, str]:
 def common_terms(members: Sequence[ReviewedDecision], word_counts: Mapping[str, int], total: int) -> list[str]:
     """Return words that at least half of the members, and at least two, have; the most particular to them first.
 
-    How particular they are is judged by the log-likelihood ratio against all decisions (Dunning 1993, Accurate Methods
-    for the Statistics of Surprise and Coincidence).
+    How particular they are is measured by the log-likelihood ratio against all decisions (Dunning 1993, Accurate
+    Methods for the Statistics of Surprise and Coincidence).
     """
     within: Counter[str] = Counter()
     spellings: dict[str, Counter[str]] = {}

@@ -17,7 +17,7 @@ MIN_REVIEWS: Final = 20
 with fewer, nearly anything is within it."""
 
 OUTCOME_VALUES: Final[Mapping[Outcome, float]] = {Outcome.SUCCESS: 1.0, Outcome.PARTIAL: 0.5, Outcome.FAILURE: 0.0}
-"""What outcomes count as; others are left out.
+"""Degrees of success of outcomes; others are left out.
 
 A partial success is half of one, so a confidence is read as the expected degree of success, which the squared error
 rewards stating truly, whatever values the outcomes have (Gneiting 2011, Making and Evaluating Point Forecasts).
@@ -53,7 +53,7 @@ class ReviewQuery:
 
 
 class Grouping(StrEnum):
-    """By what decisions are grouped."""
+    """The field that groups decisions."""
 
     AGENT = "agent"
     CATEGORY = "category"
@@ -62,7 +62,7 @@ class Grouping(StrEnum):
 
 
 class FactorKind(StrEnum):
-    """What can be common to decisions that failed."""
+    """A kind of factor that failed decisions can have in common."""
 
     REASON = "reason"
     TAG = "tag"
@@ -205,7 +205,7 @@ class RecurringFailure:
 
 @dataclass(frozen=True, slots=True)
 class PatternReport:
-    """What the failures of a query have in common; without factors if the decisions are too few."""
+    """Common factors of the failures of a query; empty if the decisions are too few."""
 
     count: int
     failures: int

@@ -47,7 +47,7 @@ COLUMNS = (
     TAGS,
     decisions.c.project,
 )
-"""What other agents may read of a shared decision, in the order in which it is unpacked."""
+"""The columns of a shared decision that other agents may read, in the order of unpacking."""
 
 IS_REVIEWED = decisions.c.outcome.is_not(None)
 
@@ -119,13 +119,13 @@ class SqlReviewStore:
             return frozenset(agents), newest
 
     def newest_revision(self) -> int:
-        """Return the revision of the latest change; -1 if there is none."""
+        """Return the revision of the latest change, or -1 in an empty journal."""
         with self._database.background_snapshot() as unit_of_work:
             return read_newest_revision(unit_of_work)
 
 
 def read_newest_revision(unit_of_work: UnitOfWork) -> int:
-    """Return the revision of the latest change or deletion; -1 if there is none."""
+    """Return the revision of the latest change or deletion, or -1 in an empty journal."""
     newest = [
         unit_of_work.execute(select(func.max(table.c.revision))).scalar_one()
         for table in (decisions, deleted_decisions)

@@ -38,8 +38,8 @@ class UntrustedCard(InvalidAgentCard):
 class PeerCard:
     """An agent card. Texts are one line each, and empty if missing.
 
-    The addresses are those on the card's own host that are at least as secure as the way the card was fetched; None if
-    there is none.
+    The addresses are those on the card's own host that are at least as secure as the way the card was fetched; None
+    without such an address.
     """
 
     name: str

@@ -272,9 +272,9 @@ def limit_response_size(room: int, answer: PeerResponse) -> PeerResponse:
 
 @dataclass(frozen=True, slots=True)
 class LateReplyHandler:
-    """What to do with replies that arrive after the wait: peers may take up to `seconds` in total.
+    """Handling of replies that arrive after the wait: peers may take up to `seconds` in total.
 
-    `take` gets each such reply, whatever it is, once and on another thread. `awaits` returns for a peer that is late,
+    `take` gets each such reply, of any status, once and on another thread. `awaits` returns for a peer that is late,
     by name, whether its reply is still wanted.
     """
 

@@ -156,7 +156,7 @@ class FederatedCallExecutor:
         return merged
 
     def _merge_verdict(self, request: Any, answers: list[PeerResponse]) -> FederatedVerdict:
-        """Return the merged verdict of the agents; if none gave one, it blocks, whoever was required."""
+        """Return the merged verdict of the agents; without any verdict it blocks, also if no agent is required."""
         # If nobody is required and nobody answers, all that follows are warnings, and nothing would have been checked.
         has_verdict = any(answer.verdict is not None for answer in answers)
         own = EMPTY_VERDICT if has_verdict else verdict_without_judges(self._name)
@@ -188,7 +188,7 @@ class FederatedClient(Cstp):
             peers = [open_agent(opened, agent) for agent in agents]
             names = [peer.name for peer in peers]
             if not peers or len(set(names)) < len(names):
-                raise InvalidArgument.field("agents", "must name each agent once, and one at the least")
+                raise InvalidArgument.field("agents", "must name at least one agent, and each only once")
             if quorum is not None and not 1 <= quorum <= sum(peer.required for peer in peers):
                 raise InvalidArgument.field("quorum", "must be at least 1, and no more than there are required agents")
             self._executor = FederatedCallExecutor(peers, name, timeout, quorum, now)
@@ -266,7 +266,7 @@ def request_for_agents(request: RequestT) -> RequestT:
 def verdict_without_judges(agent: str) -> MergedVerdict:
     """Return a blocking verdict for a call that no agent evaluated."""
     violation = Violation(
-        UNREACHABLE_GUARDRAIL, "Peers judge", "No agent judged this.", Severity.BLOCK, code=UNREACHABLE_CODE
+        UNREACHABLE_GUARDRAIL, "No verdict", "No agent gave a verdict.", Severity.BLOCK, code=UNREACHABLE_CODE
     )
     return blocking_verdict(agent, violation)
 

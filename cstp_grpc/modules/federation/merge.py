@@ -44,17 +44,17 @@ class MergedVerdict:
 
     @property
     def violations(self) -> Mapping[ViolationKey, Violation]:
-        """What blocks, sorted by agent and guardrail."""
+        """Violations that block, sorted by agent and guardrail."""
         return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.violations)
 
     @property
     def warnings(self) -> Mapping[ViolationKey, Violation]:
-        """What does not block, with blocking severity first, then sorted by agent and guardrail."""
+        """Violations that do not block, with blocking severity first, then sorted by agent and guardrail."""
         return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.warnings)
 
     @property
     def dryrun(self) -> Mapping[ViolationKey, Violation]:
-        """What guardrails in a dry run found, sorted like warnings."""
+        """Violations of guardrails in a dry run, sorted like warnings."""
         return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.dryrun)
 
     @property
@@ -293,8 +293,8 @@ def verdict_of_peer(peer: PeerVerdict) -> MergedVerdict:
     role = "required" if peer.required else "advisory"
     violation = Violation(
         UNREACHABLE_GUARDRAIL,
-        "A peer did not judge",
-        f"The {role} peer {peer.agent} did not judge this. {peer.reason}".rstrip(),
+        "A peer gave no verdict",
+        f"The {role} peer {peer.agent} gave no verdict. {peer.reason}".rstrip(),
         Severity.BLOCK if peer.required else Severity.WARN,
         code=UNREACHABLE_CODE,
     )
@@ -368,7 +368,7 @@ def merge_suggestions(
 
 @dataclass(frozen=True, slots=True)
 class WeightedIntent:
-    """A related intent that an agent told of, as it stated it; its origin names the agent.
+    """A related intent that an agent reported, unchanged; its origin names the agent.
 
     `weight` is its score times the trust in the agent, 0 to 1.
     """
@@ -378,7 +378,7 @@ class WeightedIntent:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What is the same of an intent that several agents tell of."""
+        """The identity of an intent that several agents report."""
         return self.intent.agent, self.intent.correlation_id, self.intent.received_at.ToNanoseconds()
 
     @property

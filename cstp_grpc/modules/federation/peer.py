@@ -48,7 +48,7 @@ FULL_TIMEOUT_SHARE: Final = 0.9
 TRIAL_SECONDS: Final = 60.0
 """After how long a trial without a recorded result counts as lost: the longest `timeout_seconds` of a peer.
 
-An announcement that is answered late may take longer; then a second trial runs beside it, which does no harm.
+An announcement that is answered late may take longer; then a second trial runs at the same time, which does no harm.
 """
 PEER_CLOSED_RESULT: Final = unavailable_result("it is not asked any more")
 
@@ -241,7 +241,7 @@ class Peer:
         except Exception:
             # After `close`, libraries fail in ways of their own, which are of no interest.
             if self._running is not None:
-                logger.exception("what the peer %s answered to %s cannot be read", self.name, call.method.name)
+                logger.exception("the answer of the peer %s to %s cannot be read", self.name, call.method.name)
             return unreadable_result("it cannot be read")
 
     def _conclude(self, call: PeerCall, result: PeerCallResult) -> None:
@@ -294,7 +294,7 @@ class Peer:
     def _unregister(self, call: PeerCall) -> bool:
         """Remove a call in progress, and return whether this is its first result.
 
-        A thread, the caller that cancels and `close` compete to report one; whoever removes the call does.
+        A thread, the caller that cancels and `close` compete to report one; the one that removes the call reports.
         """
         with self._lock:
             if self._running is None or call not in self._running:
@@ -319,7 +319,7 @@ class PeerCall:
         try:
             self.done(result)
         except Exception:
-            logger.exception("what came of %s cannot be taken", self.method.name)
+            logger.exception("the result of %s cannot be processed", self.method.name)
 
 
 class BoundedThreadPool:

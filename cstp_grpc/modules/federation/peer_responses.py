@@ -56,7 +56,7 @@ VERDICT_BASIS: Final = MessageMapper(
     unset=("allowed", "violations", "warnings", "evaluated", "quorum", "dryrun_violations", "approval_required"),
     nested=(APPROVAL,),
 )
-"""What the verdict of one agent rests on."""
+"""The evidence of the verdict of one agent."""
 
 
 def read_verdict(
@@ -178,7 +178,7 @@ FAILURE_TEXTS: Final[Mapping[PeerStatus, tuple[str, str]]] = {
     PeerStatus.NOT_UNDERSTOOD: (InternalError.reason, "Its answer was not understood"),
     PeerStatus.SKIPPED: (Unavailable.reason, "It failed so often that it is not asked for a while"),
 }
-"""The reason and text for each status without an answer; the reason applies if the error has none."""
+"""The reason and text for each status without an answer; the reason applies if the error lacks one."""
 NO_VERDICT_TEXT: Final = "It answered without a verdict"
 
 
@@ -192,18 +192,18 @@ class PeerFailure:
 
 @dataclass(frozen=True, slots=True)
 class PeerIntentFeedback:
-    """A peer's response to an intent besides its verdict."""
+    """A peer's response to an intent, except its verdict."""
 
     received_at: Timestamp
     similar: MergedMatches[cstp_pb2.SimilarDecision]
     suggestions: tuple[cstp_pb2.Suggestion, ...] = ()
-    """The suggestions, with what they rest on if the peer says it."""
+    """The suggestions, with their evidence if the peer states it."""
     related: tuple[WeightedIntent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PeerResponse:
-    """The response of a peer, or the reason why there is none.
+    """The response of a peer, or the reason why it is missing.
 
     `failure` is set exactly if the status is not ANSWERED, `verdict` is set if guardrails were evaluated, `matches` if
     decisions were queried, and `feedback` if an intent was announced.
@@ -258,7 +258,7 @@ def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerRespons
 
 
 def read_feedback(message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float) -> PeerIntentFeedback:
-    """Read what a peer says of an intent besides its verdict; `trust` is 0 to 1."""
+    """Read the response of a peer to an intent, except its verdict; `trust` is 0 to 1."""
     return PeerIntentFeedback(
         message.received_at,
         read_similar_decisions(message, agent, trust),
@@ -282,7 +282,7 @@ def read_suggestions(message: cstp_pb2.AnnounceIntentResponse, agent: str) -> It
 def read_related_intents(
     message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
 ) -> Iterator[WeightedIntent]:
-    """Yield the related intents that an agent tells of, whose origin names it; `trust` is 0 to 1."""
+    """Yield the related intents that an agent reports, whose origin names it; `trust` is 0 to 1."""
     for each in message.related_intents:
         related = intents_pb2.RelatedIntent()
         related.CopyFrom(each)

@@ -35,7 +35,7 @@ MAX_STATED_NAMES: Final = 500
 MAX_SUGGESTIONS: Final = 5
 """As many as an agent gives by itself."""
 MAX_RELATED: Final = 5
-"""As many related intents as an agent tells of by itself."""
+"""As many related intents as an agent reports by itself."""
 MAX_PATHS: Final = 100
 MAX_FORWARDED_BYTES: Final = 256 * 1024
 """How much of one peer's response is forwarded: that of 16 peers, the default of `federation.max_peers`, is as much as
@@ -187,7 +187,7 @@ def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
 
 
 def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
-    """Validate an intent of another agent that a peer tells of."""
+    """Validate an intent of another agent that a peer reports."""
     check_identifier(message.agent, "agent's name")
     check_identifier(message.correlation_id, "correlation id")
     check_label(message.origin, MAX_AGENT_CHARACTERS)

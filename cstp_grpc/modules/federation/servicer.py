@@ -170,9 +170,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         return answer
 
     def _is_narrowed(self) -> bool:
-        """Return whether the caller is a peer that reads only a part of what is shared.
+        """Return whether the caller is a peer that reads only a part of the shared decisions.
 
-        It gets no decisions of other peers: which of them they share with it is theirs to judge.
+        It gets no decisions of other peers, because they alone choose the decisions to share with it.
         """
         return self._read_policy.is_restricted_peer(current_caller.get().agent)
 
@@ -263,7 +263,7 @@ MAX_CALLER_NAME: Final = 200
 
 
 def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
-    """Return for whom peers are asked: an agent by its token, and those for whom a peer asks as `peer/agent`."""
+    """Return the agent that peers are asked for: by its token, or `peer/agent` for an agent of a peer."""
     if caller == ANONYMOUS:
         return claimed or caller
     # What other agents claim is not passed on: a peer grants approvals for the one that is named, and the next caller

@@ -20,7 +20,7 @@ T = TypeVar("T")
 MAX_TITLE_CHARACTERS: Final = 500
 """Maximum length of a title, as the contract has it."""
 KEY_NAME: Final = "the same announcement"
-"""What takes the place of a request id in errors."""
+"""The words for a request id in errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def recording_key(announcement: Announcement) -> str:
 def complete_content(
     content: DecisionContent | None, announcement: Announcement, *, with_context: bool
 ) -> DecisionContent:
-    """Return the content of a decision, with what it does not state from its announcement."""
+    """Return the content of a decision, completed from its announcement."""
     context = announcement.context if with_context else None
     if content is None:
         content = DecisionContent(cut_title(announcement.intent))

@@ -1,1 +1,1 @@
-"""What an agent should know when it starts."""
+"""The context for an agent that starts a session."""

@@ -25,20 +25,20 @@ from cstp_grpc.modules.session_context.model import (
 )
 
 MAX_NOTE_CHARACTERS: Final = 800
-"""Maximum length of what a node says in a section, 200 tokens; resolving the context of the path gives all of it."""
+"""Maximum length of a section of a node, 200 tokens; resolving the context of the path gives all of it."""
 quote_label: Final = partial(quote_name, limit=60)
 """Quotes a name, which is short since the frame of a page has to fit into the smallest budget."""
 MAX_MISSING: Final = 3
-"""Maximum number of lines on what could not be read, for the same reason."""
+"""Maximum number of lines on unreadable parts, for the same reason."""
 
 HEADINGS: Final[Mapping[SessionContextPart, str]] = {
     SessionContextPart.REVIEWS_DUE: "Your decisions whose outcome is to be reviewed",
     SessionContextPart.FAILURES: "Your decisions that failed",
-    SessionContextPart.RELATED_INTENTS: "What other agents are doing",
+    SessionContextPart.RELATED_INTENTS: "Intents of other agents",
     SessionContextPart.GUARDRAILS: "Rules in force",
     SessionContextPart.LESSONS: "Lessons by category",
-    SessionContextPart.CODE: "What governs the code",
-    SessionContextPart.CALIBRATION: "What your confidence has meant",
+    SessionContextPart.CODE: "Notes and rules for the code",
+    SessionContextPart.CALIBRATION: "Your confidence record",
     SessionContextPart.INPUTS: "Facts that rules read",
     SessionContextPart.RECENT: "Your recent decisions",
 }
@@ -50,7 +50,7 @@ NOTED_PARTS: Final = frozenset(
         SessionContextPart.RECENT,
     }
 )
-"""The parts that have what other agents wrote: the lesson of a decision may be that of another reviewer."""
+"""The parts with texts of other agents: the lesson of a decision may be that of another reviewer."""
 PART_WORDS: Final[Mapping[SessionContextPart, str]] = {
     SessionContextPart.REVIEWS_DUE: "due reviews",
     SessionContextPart.RELATED_INTENTS: "intents",
@@ -59,7 +59,7 @@ PART_WORDS: Final[Mapping[SessionContextPart, str]] = {
     SessionContextPart.INPUTS: "facts",
     SessionContextPart.RECENT: "recent decisions",
 }
-"""How the line on what is left out calls parts whose names are no plain words."""
+"""Names of parts in the line on omissions, for parts whose values are not plain words."""
 
 PartTexts = Mapping[SessionContextPart, Sequence[str]]
 
@@ -69,7 +69,7 @@ def render_parts(context: SessionContext) -> PartTexts:
 
 
 def render_page(context: SessionContext, parts: PartTexts, counts: Mapping[SessionContextPart, int]) -> str:
-    """Return the page with the first items of each part, and a line on what is left out."""
+    """Return the page with the first items of each part, and a line on omitted items."""
     blocks = [f"# Session context of {quote_label(context.agent)}, {format_date(context.read_at)}"]
     for part in SessionContextPart:
         if kept := parts[part][: counts[part]]:
@@ -83,7 +83,7 @@ def render_page(context: SessionContext, parts: PartTexts, counts: Mapping[Sessi
 
 
 def describe_missing(missing: Sequence[str]) -> Iterator[str]:
-    """Yield one line on what could not be read, unless all could."""
+    """Yield one line on unreadable parts, if any."""
     if missing:
         more = [f"and {len(missing) - MAX_MISSING} more"] if len(missing) > MAX_MISSING else []
         shown = map(quote_label, missing[:MAX_MISSING])
@@ -91,7 +91,7 @@ def describe_missing(missing: Sequence[str]) -> Iterator[str]:
 
 
 def describe_omissions(left_out: Sequence[OmittedPart]) -> Iterator[str]:
-    """Yield one line on what is left out, unless nothing is."""
+    """Yield one line on omitted items, if any."""
     if left_out:
         yield f"Left out: {', '.join(map(describe_omission, left_out))}."
 

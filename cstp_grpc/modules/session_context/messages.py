@@ -17,7 +17,7 @@ from cstp_grpc.modules.session_context.markdown_rendering import cut_note
 from cstp_grpc.modules.session_context.model import FittedContext, GoverningNote, SessionContextRequest
 
 DEFAULT_TOKENS: Final = 2000
-"""The budget if none is given. Chosen: a hundredth of what models read, and room for two rounds of items."""
+"""The default budget. Chosen: a hundredth of the input of models, and enough for two rounds of items."""
 MAX_PATHS: Final = 10
 """Maximum number of paths of an intent in an answer."""
 

@@ -33,7 +33,7 @@ class SessionContextPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionContextRequest:
-    """What the session is about; `task` is what the agent is going to do, in words."""
+    """The subject of the session; `task` is the next task of the agent, in words."""
 
     max_tokens: int
     task: str | None = None
@@ -54,7 +54,7 @@ class ConfidenceMeaning:
 
 @dataclass(frozen=True, slots=True)
 class GoverningNote:
-    """What a node says in a section that binds."""
+    """The text of a binding section of a node."""
 
     section: str
     note: CodeNote
@@ -71,9 +71,9 @@ class OmittedPart:
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What an agent may know of its past and its surroundings, each part in order of use, most useful first.
+    """The past and the surroundings of an agent, as far as it may read them; each part has the most useful item first.
 
-    `unread` are the parts that have further items. `missing` says what could not be read.
+    `unread` are the parts that have further items. `missing` describes the parts that could not be read.
     """
 
     agent: str

@@ -1,4 +1,4 @@
-"""Reads what an agent should know when it starts, from the rooms that have it."""
+"""Reads the context for an agent that starts a session, from the modules that have it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DecisionListing(Protocol):
 
 
 class RecordReader(Protocol):
-    """Reads what the confidences of agents have meant, as calibration keeps it."""
+    """Reads the confidence records of agents, as calibration keeps them."""
 
     def current_record(self, agent: str) -> AgentRecord | None:
         """Return the record of an agent without asking the database; None if it has to be read."""
@@ -80,7 +80,7 @@ class RecordReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionSources:
-    """The rooms that know something; `code` is None if the Intent Layer is left out."""
+    """The sources of a session context; `code` is None without the Intent Layer."""
 
     decisions: DecisionListing
     rules: RulesInForce
@@ -132,7 +132,7 @@ class SessionContextReader:
         return fit_to_budget(context, request.max_tokens)
 
     def _describe_missing(self, request: SessionContextRequest, code: CodeContext | None) -> tuple[str, ...]:
-        """Return the parts that could not be read, and those of a room that is left out, if they were asked for."""
+        """Return the parts that could not be read, and requested parts of a module that is disabled."""
         if self._sources.code is None and (request.paths or request.project is not None):
             return (NO_PROJECTS,)
         return code.missing if code else ()
@@ -183,7 +183,7 @@ class SessionContextReader:
         return sorted(meanings, key=lambda item: (not item.is_misleading, -item.count, item.category or "", item.lower))
 
     def _find_intents(self, request: SessionContextRequest, caller: Caller) -> list[RelatedIntent]:
-        """Return the intents of others that resemble the task, or recent ones if there is none."""
+        """Return the intents of others that resemble the task, or recent ones without a task."""
         sources = self._sources
         if request.task is None:
             return sources.intents.list_recent(caller.agent, caller.reader, request.project, request.paths)

@@ -197,7 +197,7 @@ def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_les
 
 def test_a_decision_that_was_superseded_by_something_else_is_not_to_be_relied_on() -> None:
     (text,) = said(match("Use memcached", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED))
-    assert text == '"Use memcached" was superseded; look for what replaced it before you rely on it'
+    assert text == '"Use memcached" was superseded; look for its successor before you rely on it'
 
 
 def test_own_decisions_without_an_outcome_are_precedents_if_they_teach_something() -> None:

@@ -211,7 +211,7 @@ def test_a_required_peer_that_did_not_judge_is_named_with_the_reason() -> None:
     finding = verdict.merged.violations["ann", "federation-unreachable"]
     assert (finding.code, finding.message) == (
         "FEDERATION_UNREACHABLE",
-        "The required peer ann did not judge this. It is away.",
+        "The required peer ann gave no verdict. It is away.",
     )
 
 

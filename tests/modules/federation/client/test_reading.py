@@ -229,11 +229,11 @@ def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None
     assert "secret" not in answer.failure.message
 
 
-def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> None:
+def test_a_required_peer_that_announces_without_a_verdict_gave_none() -> None:
     answer = heard(announcement())
     assert answer.status is PeerStatus.ANSWERED
     assert "It answered without a verdict." in [
-        finding.message.partition("this. ")[2]
+        finding.message.partition("verdict. ")[2]
         for finding in decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).merged.violations.values()
     ]
 
