@@ -53,7 +53,7 @@ test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes also measur
 run-tests: export OPENBLAS_NUM_THREADS := 1
 run-tests: check-others $(VENV)/.compiled
 	$(if $(COVER),$(BIN)/python -m pytest -n 2 --dist worksteal $(MEASURED:%=tests/%) \
-		$(MEASURED:%=--cov=cstp_grpc.%) --cov-report=term:skip-covered)
+		$(foreach part,$(MEASURED),--cov=cstp_grpc.$(subst /,.,$(part))) --cov-report=term:skip-covered)
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),$(MEASURED:%=--ignore=tests/%))
 
 near: $(VENV)/.installed-dev ## The tests nearest to what changed, in seconds; ARGS are options, such as --base main~5.
