@@ -38,12 +38,12 @@ EXIT_NOT_VERIFIED: Final = 3
 
 @click.command(name="agent-card")
 @click.argument("url", required=False)
-@click.option("--verify", "wants_proof", is_flag=True, help="Show only what is signed by the key, and fail without.")
+@click.option("--verify", "wants_proof", is_flag=True, help="Show only signed members; fail without a signature.")
 @click.option(
     "--key",
     "key_file",
     type=FILE,
-    help="The public key, in PEM or as a JSON Web Key. [default: the one that the configuration has for URL]",
+    help="The public key, in PEM or as a JSON Web Key. [default: the configured key for URL]",
 )
 @ca_option
 @config_option
@@ -53,7 +53,7 @@ def agent_card_command(
 ) -> None:
     """Show the agent card of a bridge. URL is that of the bridge. [default: this machine's]
 
-    URL may also be that of a card, which ends with .json. With --verify, what is shown is signed by the key. Exit code
+    URL may also name a card, ending with .json. With --verify, only signed members are shown. Exit code
     0 is success, 3 that the card is not signed by the key, 1 an error.
 
     \b
@@ -163,5 +163,5 @@ def fetch_card(url: str, ca_file: Path | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         card = None
     if not isinstance(card, dict):
-        raise click.ClickException(f"{address.geturl()} sent something else than an agent card.")
+        raise click.ClickException(f"{address.geturl()} did not send an agent card.")
     return card

@@ -46,7 +46,7 @@ def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -
         details = [approval.id, f"by {agent_text(approval)}", f"asked by {asking}", time_text(approval)]
         return status_text(approval), entry_text(description_with_command(approval), details)
 
-    print_listing(console, found, row, "There are no such approval requests.")
+    print_listing(console, found, row, "No matching approval requests.")
 
 
 def agent_text(approval: approvals_pb2.Approval) -> str:

@@ -92,7 +92,7 @@ def grant_command(console: Console, answer: approvals_pb2.GrantApprovalResponse)
 @comment_option
 @calls_rpc("deny_approval", APPROVER)
 def deny_command(console: Console, answer: approvals_pb2.DenyApprovalResponse) -> None:
-    """Deny an approval. The agent is told so until the request expires.
+    """Deny an approval. The agent gets this answer until the request expires.
 
     \b
     Example:
@@ -119,13 +119,13 @@ def revoke_command(console: Console, answer: approvals_pb2.RevokeApprovalRespons
 @status_option
 @agent_option
 @click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
-@click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
+@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of changes.")
 @watches_changes("watch_approvals", "approval", role=APPROVER)
 def watch_command(change: approvals_pb2.WatchApprovalsResponse) -> Text:
     """Watch approval requests until Ctrl-C.
 
-    Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
-    from which another watch goes on.
+    If the server goes away, the watch waits and continues. With --json, each is an object on a line, with a token to
+    resume the watch.
 
     \b
     Examples:

@@ -79,7 +79,7 @@ def search_command(console: Console, answer: audit_pb2.ListAuditEntriesResponse)
 @click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="With any of these stakes.")
 @instant_option("--after", "Received then or later.")
 @instant_option("--before", "Received then or earlier.")
-@click.option("--closed/--open", default=None, help="Only those that were closed, or were not.")
+@click.option("--closed/--open", default=None, help="Only closed ones, or only open ones.")
 @lists_items("list_intents")
 def intents_command(console: Console, answer: audit_pb2.ListIntentsResponse) -> None:
     """List all announced intents, latest first. Needs the permission admin.

@@ -1,4 +1,4 @@
-"""The commands by which auditors follow the audit trail, export it, and give parts of it to others with the proof."""
+"""The commands that follow and export the audit trail, and write and verify evidence from it."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ else:
 
 FORMATS: Final = ("jsonl", "csv", "cloudevents")
 FOLLOW_SECONDS: Final = 1.0
-"""The pause between two questions of `tail --follow`."""
+"""Seconds between two requests of `tail --follow`."""
 OVERLAP: Final = timedelta(seconds=30)
-"""How far back `tail --follow` looks: an entry has its time before it is on disk. Chosen: three times the default of
+"""How far back `tail --follow` reads: an entry gets its time before it is on disk. Chosen: three times the default of
 `storage.write_timeout_seconds`."""
 MAX_REVIEWS: Final = 1000
 
@@ -65,8 +65,8 @@ before_option = instant_option("--before", "Until then.")
 
 
 @click.command(name="tail")
-@click.option("--limit", "-n", type=LIMIT, default=10, show_default=True, help="How many of those that are there.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with those that come, until Ctrl-C.")
+@click.option("--limit", "-n", type=LIMIT, default=10, show_default=True, help="Number of existing entries to print.")
+@click.option("--follow", "-f", is_flag=True, help="Print new entries too, until Ctrl-C.")
 @with_client
 def tail_command(client: CstpClient, out: Output, limit: int, *, follow: bool) -> None:
     """Print the last entries of the trail. The latest is at the end. Needs the permission admin.
@@ -118,7 +118,7 @@ def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
 
 
 @click.command(name="export")
-@choice_option("--format", FORMATS, "The form of the entries.", "form")
+@choice_option("--format", FORMATS, "Output format.", "form")
 @after_option
 @before_option
 @config_option
@@ -127,7 +127,7 @@ def export_command(out: Output, form: str, after: datetime | None, before: datet
     """Export the audit trail. Prints its entries in the order in which they were added, with their hashes.
 
     It reads the database of the configuration while servers go on. JSON Lines have the members of the protocol's audit
-    log and what else an entry says.
+    log and all other fields of an entry.
 
     \b
     Examples:
@@ -177,9 +177,7 @@ def csv_line(fields: Sequence[str]) -> str:
 )
 @after_option
 @before_option
-@click.option(
-    "--checkpoints", "checkpoint_file", type=FILE, help="Checkpoints that were exported before and kept elsewhere."
-)
+@click.option("--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier.")
 @key_option
 @config_option
 @with_output
@@ -204,7 +202,7 @@ def evidence_command(
       cstp audit evidence --after 2026-01-01 --before 2026-01-31 > january.json
     """
     if (decision_id is None) == (after is None and before is None):
-        raise click.UsageError("Say either --decision ID, or --after and --before.")
+        raise click.UsageError("Give either --decision ID, or --after and --before.")
     with open_audit_database() as (settings, database):
         from cstp_grpc.core.audit.sql_evidence import EvidenceScope
         from cstp_grpc.core.audit.sql_verification import verify_trail

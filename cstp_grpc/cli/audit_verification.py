@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOT_WHOLE = 3
 """The exit code for a trail that is not whole."""
 NOT_PROVABLE = 4
-"""The exit code for a trail in which nothing is wrong, and that nothing proves to be whole yet."""
+"""The exit code for a trail without faults that no checkpoint proves to be whole yet."""
 
 key_option = click.option(
     "--public-key",
@@ -94,9 +94,7 @@ def read_checkpoint_file(file: Path | None) -> list[Checkpoint]:
 
 
 @click.command(name="verify")
-@click.option(
-    "--checkpoints", "checkpoint_file", type=FILE, help="Checkpoints that were exported before and kept elsewhere."
-)
+@click.option("--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier.")
 @key_option
 @config_option
 @with_output
@@ -104,8 +102,8 @@ def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[P
     """Verify that the audit trail is whole. Names the entries that are missing or changed.
 
     It reads the database of the configuration while servers go on. An edited, deleted, inserted or moved entry breaks
-    the chain of hashes. That the last entries are all there shows in a checkpoint that was exported before. The exit
-    code is 3 if anything is wrong, and 4 if nothing is, but nothing proves it yet, as in an empty trail.
+    the chain of hashes. Only a checkpoint that was exported earlier proves that the last entries are present. The
+    exit code is 3 if anything is wrong, and 4 if nothing proves the trail yet, as with an empty one.
 
     \b
     Examples:
@@ -192,7 +190,7 @@ def print_report(out: Output, report: VerificationReport) -> None:
 
 
 @click.command(name="checkpoints")
-@click.option("--last", is_flag=True, help="Only the newest, which has the hash of those before it.")
+@click.option("--last", is_flag=True, help="Only the newest, which contains the hash of the previous ones.")
 @config_option
 @with_output
 def checkpoints_command(out: Output, *, last: bool) -> None:
@@ -214,8 +212,8 @@ def checkpoints_command(out: Output, *, last: bool) -> None:
 @config_option
 @with_output
 def public_key_command(out: Output) -> None:
-    """Print the public key of checkpoints. It is in PEM; the key pair is made if the configuration's server has
-    none.
+    """Print the public key of checkpoints. It is in PEM; the key pair is created if it is
+    missing.
 
     \b
     Example:

@@ -55,11 +55,11 @@ def backup_command(out: Output, folder: Path) -> None:
 @config_option
 @with_output
 def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None:
-    """Restore a backup. Puts the backup in FOLDER where the configuration has the journal.
+    """Restore a backup. Replaces the configured journal by the backup in FOLDER.
 
     All of the backup is checked before anything is replaced, and the database is replaced in one step. Servers must be
-    stopped. Numbers of journal revisions that were answered before are refused afterwards, since the restored journal
-    may give them to other changes. With `index.mode: http`, remove the collection of the Chroma server, too.
+    stopped. Journal revisions from before the restore are refused afterwards, since the restored journal may
+    reuse their numbers. With `index.mode: http`, remove the collection of the Chroma server, too.
 
     \b
     Examples:
@@ -85,8 +85,8 @@ def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None
 def copy_command(out: Output, source_url: str, target_url: str) -> None:
     """Copy a journal into another database. For instance from SQLite into PostgreSQL.
 
-    All tables are copied, in one state and in one transaction: all of them or nothing. Before that transaction ends,
-    what was written is read again and compared. Stop the servers first, since what they write meanwhile is not copied.
+    All tables are copied from one state in one transaction: all or nothing. Before the transaction ends, the copy is
+    read again and compared. Stop the servers first, since their later writes are not copied.
     Then set `storage.url` to the new database.
 
     \b

@@ -30,7 +30,7 @@ svg_option = click.option("--svg", "svg_file", type=FILE, metavar="FILE", help="
 @review_filter_options
 @all_agents_option
 @click.option(
-    "--group-by", type=click.Choice(GROUPINGS), multiple=True, help="Figures for each of them too; may be repeated."
+    "--group-by", type=click.Choice(GROUPINGS), multiple=True, help="Also give figures for each of these; repeatable."
 )
 @svg_option
 @with_client

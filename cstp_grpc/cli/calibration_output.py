@@ -114,9 +114,9 @@ def scale_text(labels: Sequence[tuple[str, float]], columns: int) -> str:
 
 def figures_table(item: pb2.Calibration) -> TextTable:
     table = TextTable()
-    table.add_row("Brier score", f"{item.brier_score:.3f}", "0 is best; the next terms make it up")
-    table.add_row("  reliability", f"+{item.reliability:.3f}", "confidences mean something else than they say")
-    table.add_row("  resolution", f"-{item.resolution:.3f}", "good decisions are told from bad ones")
+    table.add_row("Brier score", f"{item.brier_score:.3f}", "0 is best; the sum of the next terms")
+    table.add_row("  reliability", f"+{item.reliability:.3f}", "confidences differ from success rates")
+    table.add_row("  resolution", f"-{item.resolution:.3f}", "confidences separate good decisions from bad ones")
     table.add_row("  uncertainty", f"+{item.uncertainty:.3f}", "outcomes vary")
     table.add_row("  spread", f"{item.spread:+.3f}", "confidences differ within buckets")
     error = f"{item.expected_calibration_error:.3f}"

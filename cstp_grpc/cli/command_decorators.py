@@ -62,7 +62,7 @@ def parse_json_object(text: str) -> dict[str, Json]:
 
 
 def parse_assignment(text: str) -> tuple[str, Json]:
-    """Parse `key=value`; a value that is no JSON is a text. Raises click.BadParameter."""
+    """Parse `key=value`; a value that is not JSON is a text. Raises click.BadParameter."""
     key, value = parse_key_value(text)
     try:
         return key, parse_json(value)
@@ -180,7 +180,7 @@ def judged_options(command: Command) -> Command:
     return stack_options(
         click.option("--category", help="The kind of decision, for instance architecture."),
         click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the action. [default: medium]"),
-        click.option("--confidence", type=CONFIDENCE, help="How sure you are, 0 to 1."),
+        click.option("--confidence", type=CONFIDENCE, help="Your confidence, 0 to 1."),
     )(command)
 
 
@@ -192,7 +192,7 @@ def announcement_options(command: Command) -> Command:
         inputs_options("--metadata"),
         click.option("--project", metavar="NAME", help="Project of the paths. [default: the server's only one]"),
         click.option(
-            "--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch."
+            "--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to change."
         ),
     )(command)
 
@@ -202,7 +202,7 @@ def federated_options(command: Command) -> Command:
         click.option(
             "--scope",
             type=click.Choice(["local", "federated"]),
-            help="Who answers: the agent that is called, or its peers, too. [default: as configured]",
+            help="Who answers: only the called agent, or its peers too. [default: as configured]",
         ),
         click.option(
             "--ask", "agents", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."

@@ -48,13 +48,13 @@ def context_group() -> None:
     metavar="A,B",
     help="Only these sections, in this order; headings of level 3 count too.",
 )
-@click.option("--compact", is_flag=True, help="Leave out the title and which files it is from.")
+@click.option("--compact", is_flag=True, help="Leave out the title and the source files.")
 @click.option(
     "--with-pending",
     is_flag=True,
     help="Add the learnings about it and its contents that are not reviewed yet.",
 )
-@click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Leave out what matters least.")
+@click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Omit the least important parts.")
 @with_output
 @with_project
 def resolve_command(
@@ -94,7 +94,7 @@ def resolve_command(
     # After the output: with --json the empty answer is an answer too, and the exit code tells the rest.
     if not resolution.nodes:
         if not out.json_wanted:
-            out.note(f"No node covers {to_printable(path)}. `cstp context init` begins one in the current folder.")
+            out.note(f"No node covers {to_printable(path)}. `cstp context init` starts one in the current folder.")
         click.get_current_context().exit(EXIT_NOT_APPLIED)
 
 
@@ -122,7 +122,7 @@ def list_command(out: Output, project: ProjectFolder) -> None:
     elif nodes:
         out.show(lambda console: console.print(node_table(nodes)))
     else:
-        out.line("There are no nodes. `cstp context init` begins one in the current folder.")
+        out.line("There are no nodes. `cstp context init` starts one in the current folder.")
     for each in found:
         if isinstance(each, UnreadableFolder):
             out.note(f"{to_printable(each.folder)}: {to_printable(each.error.message)}")
@@ -139,7 +139,7 @@ def list_command(out: Output, project: ProjectFolder) -> None:
     type=parse_severity,
     multiple=True,
     metavar="NAME=SEVERITY",
-    help="How severe breaches of a rule are: error, warning or off; may be repeated.",
+    help="Severity of a rule: error, warning or off; repeatable.",
 )
 @with_output
 @with_project
@@ -156,8 +156,8 @@ def validate_command(
     [default: all]
 
     Each finding is a line, `file:line: severity rule: message`. Exit code 1 means that there are errors, or with
-    --strict any findings. How severe rules are can be set in the project's .intent-layer/config.yaml; --rule goes
-    before it.
+    --strict any findings. The project's .intent-layer/config.yaml sets the severities of rules; --rule
+    overrides it.
 
     \b
     Examples:
@@ -191,7 +191,7 @@ def validate_command(
 @with_output
 @with_project
 def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -> None:
-    """Print the node that a fact belongs in. It is that of the folder which all these paths have in common.
+    """Print the node that a fact belongs in. It is the node of the deepest folder that contains all paths.
 
     A path may be a pattern like `src/api/*`, in quotes, and need not exist yet.
 
@@ -221,7 +221,7 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
 def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) -> None:
     """Start a node for a folder. Describes the files at PATH. [default: the current folder]
 
-    A node that exists stays as it is, and the command fails.
+    If the node exists, it stays unchanged and the command fails.
 
     \b
     Examples:
@@ -239,4 +239,4 @@ def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) 
     elif dry_run:
         out.write_verbatim(made.content)
     else:
-        out.line(to_printable(f"Wrote {made.file}. Say in it what the code does not, then: cstp context validate"))
+        out.line(to_printable(f"Wrote {made.file}. Complete its sections, then: cstp context validate"))

@@ -39,7 +39,7 @@ def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
 def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
     """Print the result of a query."""
     if not answer.decisions:
-        console.print("No decision resembles this. A lower --min-score finds what is less alike.")
+        console.print("No decision resembles this. A lower --min-score finds less similar ones.")
         print_responses(console, answer.responses)
         return
     table = TextTable()
@@ -255,7 +255,7 @@ def revision_text(revision: int, previous: int = 0) -> str:
 
 def print_code_context(console: Console, code: code_pb2.CodeContext) -> None:
     """Print the context of code in short: checks, pitfalls, introductions, learnings, omissions."""
-    governed = f"governed by {', '.join(code.nodes)}" if code.covered else "about which nothing is written down"
+    governed = f"governed by {', '.join(code.nodes)}" if code.covered else "without a node"
     console.print(Text(to_printable(f"Code of {code.project}, {governed}"), style="bold"))
     table = TextTable()
     for check in code.check_items:
@@ -277,7 +277,7 @@ def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> 
         entry = entry_text(item.title, field_texts(item, "{category}", "{project}", "{agent}", "{id}"))
         return format_date(item.date), outcome_or_status_text(item), entry
 
-    print_listing(console, found, row, "There are no such decisions.")
+    print_listing(console, found, row, "No matching decisions.")
 
 
 def print_decision(console: Console, item: journal_pb2.Decision) -> None:
@@ -401,7 +401,7 @@ def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry])
         entry = entry_text(f"{headline}: {item.action}" if item.HasField("action") else headline, details)
         return format_instant(item.timestamp), entry_verdict_text(item), entry
 
-    print_listing(console, found, row, "There are no such entries.")
+    print_listing(console, found, row, "No matching entries.")
 
 
 def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
@@ -435,4 +435,4 @@ def print_intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> 
         entry = entry_text(headline, details, item.closing.notes)
         return format_instant(item.received_at), closing_text(item), entry
 
-    print_listing(console, found, row, "There are no such intents.")
+    print_listing(console, found, row, "No matching intents.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EXIT_WRONG: Final = 3
 """The exit code if something is wrong."""
 EXIT_WARNED: Final = 4
-"""The exit code if nothing is wrong, but something may become so."""
+"""The exit code if there are only warnings."""
 PROBE_SECONDS: Final = 3.0
 """Seconds to wait for a peer by default, as of `cstp agents`."""
 
@@ -32,7 +32,7 @@ SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error"
 def doctor_command(out: Output, thorough: bool, seconds: float) -> None:
     """Check an installation and suggest fixes.
 
-    Looks at the configuration, the rule set, the disk, the database, the clock, the index, the certificates, the
+    Checks the configuration, the rule set, the disk, the database, the clock, the index, the certificates, the
     embedder, the issuers of JWTs, Redis and the peers. Nothing is changed, and servers may run. Exit code 0 means that
     all is well, 3 that something is wrong, 4 that there are warnings only.
 

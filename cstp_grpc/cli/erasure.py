@@ -1,4 +1,4 @@
-"""The command that erases what an agent has left, or what is kept about a subject."""
+"""The command that erases the data of an agent or of a subject."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ else:
 
 @click.command()
 @click.argument("name", metavar="[AGENT]", required=False)
-@click.option("--subject", metavar="USER", help="Erase what is kept about this user of chat sessions instead.")
-@click.option("--dry-run", is_flag=True, help="Say how much is kept about a subject, and erase nothing.")
+@click.option("--subject", metavar="USER", help="Erase the data of this user of chat sessions instead.")
+@click.option("--dry-run", is_flag=True, help="Show how much data a subject has, and erase nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def erase_command(
@@ -31,8 +31,8 @@ def erase_command(
     """Erase everything of an agent. That is decisions, intents, requests, tasks, and its contents in the audit
     trail.
 
-    With --subject, erase what is kept about a user of chat sessions of your tenant: the sessions with all that belongs
-    to them, and the contents of their entries in the audit trail; how much there is is said before you are asked.
+    With --subject, erase the data of a user of chat sessions of your tenant: the sessions with everything in them, and
+    the contents of their entries in the audit trail. The amounts are shown before you confirm.
 
     It cannot be undone. Needs the permission admin. Revoke the tokens of the agent first, or it adds more data.
     Earlier backups still contain the erased data.
@@ -43,7 +43,7 @@ def erase_command(
       cstp erase --subject u-17 --dry-run
     """
     if (name is None) == (subject is None):
-        raise click.UsageError("Name either AGENT or --subject USER.")
+        raise click.UsageError("Give either AGENT or --subject USER.")
     if name is not None:
         if dry_run:
             raise click.UsageError("--dry-run goes with --subject.")
@@ -53,9 +53,9 @@ def erase_command(
 
 
 def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> None:
-    """Erase what an agent has left, and print how much."""
+    """Erase the data of an agent, and print how much."""
     if ask:
-        click.confirm(f"Erase what {to_printable(name)} has left, for good?", abort=True, err=True)
+        click.confirm(f"Erase everything of {to_printable(name)} for good?", abort=True, err=True)
     answer = client.erase_agent(name)
     erased = count_nouns(
         (answer.decisions, "decision"),
@@ -70,20 +70,20 @@ def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> Non
 
 
 def erase_subject(client: CstpClient, out: Output, subject: str, *, ask: bool, dry_run: bool) -> None:
-    """Print how much is kept about a subject, and erase it unless that was all that was wanted."""
+    """Print how much data a subject has, and erase it unless it is a dry run."""
     if dry_run:
         found = client.erase_subject(subject)
         out.answer(found, f"Kept: {describe_subject(found)}.")
         return
     if ask:
         kept = describe_subject(client.erase_subject(subject))
-        click.confirm(f"Erase what is kept about {to_printable(subject)} ({kept}), for good?", abort=True, err=True)
+        click.confirm(f"Erase the data of {to_printable(subject)} ({kept}) for good?", abort=True, err=True)
     answer = client.erase_subject(subject, confirm=True)
     out.answer(answer, f"Erased: {describe_subject(answer)}.")
 
 
 def describe_subject(answer: erasure_pb2.EraseSubjectResponse) -> str:
-    """Return how much of each kind is or was kept about a subject, as text."""
+    """Return the numbers of a subject's records by kind, as text."""
     counted = count_nouns(
         (answer.sessions, "session"),
         (answer.messages, "message"),

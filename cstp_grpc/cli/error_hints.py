@@ -42,11 +42,11 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
         case errors.RateLimited() if error.retry_after is not None:
             return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
         case errors.DeadlineExceeded():
-            return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
+            return "Raise --timeout SECONDS, and check whether the server is overloaded."
         case errors.InvalidArgument() if any(each.field.startswith("agents[") for each in error.violations):
-            return "--ask takes the names in federation.peers of the server's configuration."
+            return "--ask accepts the names in federation.peers of the server's configuration."
         case errors.InvalidArgument() if {each.field for each in error.violations} & UNNAMED_ACTOR:
-            return "Say who acts with --as AGENT, and what it may do with --permission NAME."
+            return "Set the acting agent with --as AGENT, and its permissions with --permission NAME."
         case errors.LiaisonAgentUnavailable() | errors.SessionNotFound() | errors.SessionWithAnotherAgent():
             return session_hint(error)
         case errors.SessionUpdateFailed():
@@ -60,7 +60,7 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
         case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if error.request_id:
             if endpoint is not None and endpoint.is_folder:
                 return None
-            return f"The server's log tells more under the request id {error.request_id}."
+            return f"See the request id {error.request_id} in the server's log."
     return None
 
 
@@ -89,8 +89,8 @@ def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
     if any(sign in text for sign in NAME_MISMATCH_SIGNS):
         return "Its certificate is for another name; call it by that one, with --agent URL or in the agents file."
     if any(sign in text for sign in UNTRUSTED_SIGNS):
-        known = f"{endpoint.ca_file} does not certify it" if endpoint.ca_file else "The system knows nobody who does"
-        return f"{known}: name the authority with --ca-file FILE, CSTP_CA_FILE, or ca_file in the agents file."
+        known = f"No CA in {endpoint.ca_file} signed it" if endpoint.ca_file else "No trusted CA signed it"
+        return f"{known}: pass the CA with --ca-file FILE, CSTP_CA_FILE, or ca_file in the agents file."
     return None
 
 
@@ -102,9 +102,7 @@ def connection_hint(endpoint: Endpoint | None) -> str:
     if scheme in TLS_SCHEMES:
         return f"{asked}, and not {TLS_SCHEMES[scheme]}://{address}? It is from {endpoint.origin}."
     # For a name with several addresses the error is that of the last one; another one may have failed over TLS.
-    return (
-        f"{asked}? It is from {endpoint.origin}. --ca-file FILE names who certifies it, where the system does not know."
-    )
+    return f"{asked}? It is from {endpoint.origin}. If the system does not trust its CA, pass --ca-file FILE."
 
 
 def token_hint(endpoint: Endpoint | None) -> str:
@@ -118,16 +116,16 @@ def session_hint(error: CstpError) -> str | None:
     session = shlex.quote(error.metadata.get("chat_session_id", ""))
     match error:
         case errors.SessionNotFound():
-            return "Open one with `cstp liaison open`, or look with `cstp liaison list` which there are."
+            return "Open one with `cstp liaison open`, or list them with `cstp liaison list`."
         case errors.SessionWithAnotherAgent() if error.metadata.get("active_agent") != GUIDE:
             return f"Give it back first: `cstp liaison return --session {session}`."
         case errors.LiaisonAgentUnavailable() if pillar := error.metadata.get("target_pillar"):
             command = f"cstp liaison heartbeat {shlex.quote(pillar)}"
-            return f"Try again when it is there; a local agent tells so with `{command}`."
+            return f"Try again when it is present; a local agent reports that with `{command}`."
         case errors.Conflict() if "claimed_by" in error.metadata:
-            return "Claim it as that instance with --claimant NAME, or when its claim has ended."
+            return "Claim it as that instance with --claimant NAME, or wait until its claim has ended."
         case errors.Conflict() if "user_id" in error.metadata:
-            return f"Go on with --session {session}, or end it with `cstp liaison close --session {session}`."
+            return f"Continue with --session {session}, or end it with `cstp liaison close --session {session}`."
     return None
 
 

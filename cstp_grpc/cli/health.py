@@ -27,7 +27,7 @@ DEFAULT_SECONDS: Final = 5.0
 @click.option(
     "--target",
     metavar="URL",
-    help="The server, such as grpcs://cstp.example.com:50051. [default: that of the configuration]",
+    help="The server, such as grpcs://cstp.example.com:50051. [default: the configured one]",
 )
 @click.option("--service", default="", help="Health service to ask for. [default: the whole server]")
 @seconds_option(DEFAULT_SECONDS, "How long to wait for the answer.")
@@ -36,10 +36,10 @@ DEFAULT_SECONDS: Final = 5.0
 def health_command(target: str | None, service: str, seconds: float, ca_file: Path | None) -> None:
     """Ask a server for its health. Uses the gRPC health checking protocol and needs no token.
 
-    A server that requires client certificates is shown the one in CSTP_CLIENT_CERTIFICATE; that of the configuration
-    is shown `server.grpc_client_certificate` by default.
+    CSTP_CLIENT_CERTIFICATE names the certificate for a server that requires one. For the configured server the default
+    is `server.grpc_client_certificate`.
 
-    Exit code 0 means that it does, 3 that it does not, also because it is stopping or cannot be reached.
+    Exit code 0 means that it serves, 3 that it does not, for example because it is stopping or unreachable.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def named_server(target: str, ca_file: Path | None, client_certificate: Path | N
     """Return the server of a URL, or of a bare `host:port`. Raises InvalidArgument."""
     scheme = target_scheme(target)
     if scheme not in {"grpc", "grpcs"}:
-        raise InvalidArgument.field("target", "must be a gRPC server's: a bridge tells its health at /health")
+        raise InvalidArgument.field("target", "must be a gRPC server's: a bridge reports its health at /health")
     return HealthTarget(grpc_address(target), scheme == "grpcs", ca_file=ca_file, client_certificate=client_certificate)
 
 
@@ -122,7 +122,7 @@ def find_certified_name(certificate: Path) -> str | None:
     except OSError as error:
         raise ConfigError(f"grpc.tls.certificate: {certificate} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"grpc.tls.certificate: {certificate} is no certificate in PEM") from error
+        raise ConfigError(f"grpc.tls.certificate: {certificate} is not a certificate in PEM") from error
     if hosts := names.get_values_for_type(x509.DNSName):
         return hosts[0].replace("*", "any")
     addresses = names.get_values_for_type(x509.IPAddress)

@@ -55,7 +55,7 @@ DEFAULT_SECONDS: Final = 8.0
 def hook_options(command: Command) -> Command:
     """Add the options that say how events are answered."""
     return stack_options(
-        click.option("--project", metavar="NAME", help="The project, as the server has it. [default: its only one]"),
+        click.option("--project", metavar="NAME", help="Project name on the server. [default: its only one]"),
         choice_option("--on-failure", FailurePolicy, "Answer to a tool call that cannot be evaluated."),
         choice_option(
             "--approvals", ApprovalPolicy, "Who approves: the user of the agent, or (deny) people on the server only."
@@ -64,7 +64,7 @@ def hook_options(command: Command) -> Command:
             "--headless",
             is_flag=True,
             expose_value=False,
-            help="Deny instead of asking, since the agent runs without its user. [default: as the agent was started]",
+            help="Deny instead of asking, because no user is present. [default: as the agent was started]",
         ),
         click.option("--tools", "tools_file", type=FILE, help="The table of tools. [default: the packaged one]"),
         click.option(

@@ -45,8 +45,8 @@ def settings_options(command: Command) -> Command:
         click.option(
             "--scope",
             type=click.Choice(SCOPES),
-            help="Whose settings: yours in this folder (local; the default, but Claude Code alone has it), everybody's"
-            " in it (project), or yours everywhere (user; the default of the others).",
+            help="Settings to change: yours in this folder (local; the default, Claude Code only), everybody's in it"
+            " (project), or yours everywhere (user; the default of other agents).",
         ),
         click.option("--yes", is_flag=True, help="Write without asking."),
     )(command)
@@ -102,7 +102,7 @@ def install_command(
         is_own = is_own_file(before, agent, is_ours)
         if agent.write_plugin is not None:
             if not is_own:
-                raise ConfigError("is another plugin; move it away first")
+                raise ConfigError("is another plugin; move it first")
             after = agent.write_plugin(words, seconds=seconds, every_tool=every_tool)
         else:
             wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)

@@ -72,7 +72,7 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
         return wanted
     if len(recorders) != 1:
         names = ", ".join(recorders) or "none has the permission to record"
-        raise click.UsageError(f"Say with --as whose decisions they become: {names}.")
+        raise click.UsageError(f"Name the owner of the decisions with --as: {names}.")
     return recorders[0]
 
 
@@ -223,13 +223,13 @@ EXPORTED_ID = re.compile(r"#(dec-[0-9a-f]{20})\Z")
 
 @click.command(name="import")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--map", "mapping_file", type=FILE, help="How fields of foreign YAML and JSON Lines are named.")
-@click.option("--share", is_flag=True, help="Let every agent find the decisions.")
-@click.option("--project", help="The project of decisions that name none.")
+@click.option("--map", "mapping_file", type=FILE, help="Mapping of the fields of other YAML and JSON Lines.")
+@click.option("--share", is_flag=True, help="Share the decisions with every agent.")
+@click.option("--project", help="Project of decisions without one.")
 @click.option("--as-records", is_flag=True, help="Import every Markdown page, whatever its sections.")
-@click.option("--restore-deleted", is_flag=True, help="Import also what you deleted after an import before.")
+@click.option("--restore-deleted", is_flag=True, help="Import decisions again that you deleted after an import.")
 @click.option("--dry-run", is_flag=True, help="Read and check only; send nothing.")
-@click.option("--verbose", is_flag=True, help="Tell too what was guessed or left out.")
+@click.option("--verbose", is_flag=True, help="Also report guesses and omissions.")
 @server_options
 @config_option
 @with_output

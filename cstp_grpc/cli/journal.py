@@ -72,13 +72,13 @@ def to_reasons(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @judged_options
 @click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision. [default: decided]")
-@click.option("--outcome", type=enum_choice(Outcome), help="How it turned out, where that is known.")
+@click.option("--outcome", type=enum_choice(Outcome), help="Outcome, if known.")
 @instant_option("--date", "When it was decided. [default: now]")
 @click.option("--notes", metavar="TEXT", help="The lesson.")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
-@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
+@click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
 @click.option("--project", help="The project it belongs to.")
-@click.option("--share", is_flag=True, help="Let every agent find it.")
+@click.option("--share", is_flag=True, help="Share it with every agent.")
 @link_options(
     "A decision that this one replaces.",
     "A decision that this one builds on.",
@@ -114,24 +114,24 @@ REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "t
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @click.option("--category", help="The kind of decision, for instance architecture.")
 @click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the decision.")
-@click.option("--confidence", type=CONFIDENCE, help="How sure you were, 0 to 1.")
-@click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands.")
+@click.option("--confidence", type=CONFIDENCE, help="Your confidence, 0 to 1.")
+@click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision.")
 @instant_option("--date", "When it was decided.")
 @click.option(
     "--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why; replaces all reasons."
 )
-@click.option("--tag", "tags", multiple=True, help="A word to find it by; replaces all tags.")
+@click.option("--tag", "tags", multiple=True, help="A tag; repeatable; replaces all tags.")
 @click.option("--project", help="The project it belongs to.")
 @instant_option("--review-by", "When to review it.", "review_by")
 @click.option(
-    "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="A field to remove the value of."
+    "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="Field to clear; repeatable."
 )
-@click.option("--revision", type=click.IntRange(1), help="Change it only if `cstp show` says this revision.")
+@click.option("--revision", type=click.IntRange(1), help="Change it only at this revision, as `cstp show` prints it.")
 @with_client
 def update_command(
     client: CstpClient, out: Output, decision_id: str, removed: tuple[str, ...], revision: int | None, **values: Any
 ) -> None:
-    """Change a decision of yours. Its former content is kept.
+    """Change a decision of yours. The former content stays in its history.
 
     \b
     Examples:
@@ -156,7 +156,7 @@ def update_command(
 def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool) -> None:
     """Delete a decision of yours. Its reviews and former contents go, too; only its id stays.
 
-    It cannot be undone. Importing its source again does not bring it back unless you say so.
+    It cannot be undone. Importing its source again restores it only with --restore-deleted.
 
     \b
     Example:
@@ -219,7 +219,7 @@ def review_command(
         print_due_reviews(client, out)
         return
     if decision_id is None or outcome is None:
-        raise click.UsageError("a review needs the ID of a decision and --outcome; --due lists what is to be reviewed.")
+        raise click.UsageError("a review needs the ID of a decision and --outcome; --due lists due decisions.")
     answer = call_rpc(client, "review_decision", id=decision_id, outcome=outcome, notes=notes)
     print_decision_of(answer, out)
 
@@ -269,18 +269,18 @@ def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool
       cstp link dec-0f3a9b2c4d5e6f708192 --relates-to dec-8d1e7c6b5a4f3e2d1c0b --remove
     """
     if not any(links.values()):
-        raise click.UsageError("say which links: --supersedes, --depends-on or --relates-to.")
+        raise click.UsageError("give a link: --supersedes, --depends-on or --relates-to.")
     answer = call_rpc(client, "link_decisions", id=decision_id, **{"remove" if remove else "add": links})
     print_decision_of(answer, out)
 
 
 @click.command()
 @decision_argument
-@click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="How many links to follow.")
+@click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="Number of links to follow.")
 @click.option(
     "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number of decisions."
 )
-@choice_option("--format", ["text", "mermaid", "svg"], "How it is printed; `--json` prints it as data.", "form")
+@choice_option("--format", ["text", "mermaid", "svg"], "Output format; `--json` prints data.", "form")
 @with_client
 def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
     """Draw the decisions linked to a decision. Leaves out those that you may not read.
@@ -302,14 +302,14 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
     type=click.FloatRange(0.5, 1),
     default=0.9,
     show_default=True,
-    help="From which similarity on two are duplicates.",
+    help="Minimum similarity of duplicates.",
 )
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number of groups.")
 @calls_rpc("find_duplicate_decisions")
 def duplicates_command(console: Console, answer: journal_pb2.FindDuplicateDecisionsResponse) -> None:
     """Find near-duplicates among your decisions.
 
-    Superseded ones are left out. `cstp link --supersedes` and `cstp delete` clear up.
+    Superseded ones are left out. Resolve duplicates with `cstp link --supersedes` or `cstp delete`.
 
     \b
     Examples:
@@ -331,8 +331,8 @@ def export_command(
 ) -> None:
     """Export your decisions as JSON Lines. `cstp import` reads them.
 
-    One line is one decision as `cstp show --json` has it, without its history. Links are kept as ids, and mean the
-    decisions of the same file when it is imported.
+    Each line is a decision as `cstp show --json` prints it, without its history. Links are ids; on import they refer to
+    the decisions of the same file.
 
     \b
     Examples:
@@ -370,14 +370,14 @@ def write_lines(path: Path, lines: Iterator[str]) -> int:
 
 @click.command()
 @filter_options
-@click.option("--from-revision", "after", metavar="REVISION", help="From the change after this journal revision on.")
-@click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
+@click.option("--from-revision", "after", metavar="REVISION", help="Start after this journal revision.")
+@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of changes.")
 @watches_changes("watch_decisions", "decision", "deleted_id")
 def watch_command(change: journal_pb2.WatchDecisionsResponse) -> str:
     """Watch changes of decisions. Prints each change of the decisions that you may read, until Ctrl-C.
 
-    Without --from-revision, that is what happens from now on. Where the server goes away, it waits for it and goes on.
-    With --json, each change is an object on a line, with the revision from which another watch goes on.
+    Without --from-revision, it starts now. If the server goes away, the watch waits and continues. With --json, each
+    change is an object on a line, with the revision to resume the watch.
 
     \b
     Examples:

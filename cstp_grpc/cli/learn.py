@@ -63,8 +63,8 @@ def learn_group() -> None:
 @learn_group.command()
 @click.option("--path", "paths", multiple=True, required=True, help="A file or folder that it is about; repeatable.")
 @click.option("--type", "type_", type=enum_choice(LearningType), required=True, help="The kind of learning.")
-@click.option("--title", required=True, help="In one line.")
-@click.option("--detail", required=True, help="In full; - reads it from standard input.")
+@click.option("--title", required=True, help="Title, in one line.")
+@click.option("--detail", required=True, help="Full text; - reads it from standard input.")
 @click.option("--evidence", help="The evidence: output, a commit, a link.")
 @click.option("--agent-id", default=UNKNOWN_AGENT, metavar="NAME", help="Who learned it.")
 @click.option("--operation", help="The task during which it was learned, in one line.")
@@ -144,7 +144,7 @@ def list_command(
         out.line(learning_headline(each))
         out.line(learning_details(each))
     if not found:
-        out.line("There are no such learnings.")
+        out.line("No matching learnings.")
 
 
 @learn_group.command()
@@ -159,8 +159,8 @@ def list_command(
 @click.option("--detail", help="Merge it with this text; - reads it from standard input.")
 @click.option("--section", metavar="NAME", help="Merge it into this section, not the one of its kind.")
 @click.option("--edit", is_flag=True, help="Edit title, section and text in $EDITOR before they are merged.")
-@click.option("--force", is_flag=True, help="Merge it even though the node says likely the same.")
-@click.option("--reject-duplicates", is_flag=True, help="Reject what says the same as one that is accepted with it.")
+@click.option("--force", is_flag=True, help="Merge it even if the node likely contains it.")
+@click.option("--reject-duplicates", is_flag=True, help="Reject duplicates of learnings that are accepted with them.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, PERCENT),
@@ -250,19 +250,17 @@ def check_review_options(
 ) -> None:
     """Raise click.UsageError for options that exclude each other."""
     if flags["everything"] and ids:
-        raise click.UsageError("--all reviews all that is pending; leave the IDs out.")
+        raise click.UsageError("--all reviews every pending learning; leave the IDs out.")
     if verdict and not ids and not flags["everything"]:
         raise click.UsageError(
             f"Name the learning to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
         )
     if (flags["edit"] or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
-        raise click.UsageError("--title, --detail and --edit change what is merged; give --accept too.")
+        raise click.UsageError("--title, --detail and --edit change the merged text; give --accept too.")
     if (edits.title is not None or edits.detail is not None) and len(ids) != 1:
         raise click.UsageError("--title and --detail are for one ID; --edit asks for each.")
     if flags["reject_duplicates"] and verdict is not ReviewVerdict.ACCEPT:
-        raise click.UsageError(
-            "--reject-duplicates rejects what says the same as something accepted; give --accept too."
-        )
+        raise click.UsageError("--reject-duplicates rejects duplicates of accepted learnings; give --accept too.")
 
 
 def read_input() -> str:
@@ -280,7 +278,7 @@ def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFold
     root = file.parents[3] if len(file.parents) > 3 else file.parent
     if file.parent.parent != root / REPORTS_FOLDER:
         raise InvalidArgument.field(
-            "id", f"{written} is no report: those are in {REPORTS_FOLDER}/{LearningState.PENDING}"
+            "id", f"{written} is not a report: reports are in {REPORTS_FOLDER}/{LearningState.PENDING}"
         )
     return open_project(root), file.name.removesuffix(REPORT_SUFFIX)
 
@@ -296,6 +294,4 @@ def chosen_verdict(flags: Mapping[str, bool]) -> ReviewVerdict | None:
 def require_terminal(out: Output) -> None:
     """Raise click.UsageError without a terminal to prompt on."""
     if out.json_wanted or not (sys.stdin and sys.stdin.isatty() and out.console.is_terminal):
-        raise click.UsageError(
-            "There is no terminal to ask on: give an ID or --all, and --accept, --reject or --defer."
-        )
+        raise click.UsageError("No terminal to prompt on: give an ID or --all, and --accept, --reject or --defer.")

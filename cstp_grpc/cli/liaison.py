@@ -50,7 +50,7 @@ context_options = object_options(
 claim_number_option = click.option(
     "--claim-number",
     type=click.IntRange(min=1),
-    help="The number of your claim; refused if another one is current, or none.",
+    help="Number of your claim; refused unless it is current.",
 )
 
 
@@ -105,7 +105,7 @@ def liaison_group() -> None:
 @context_options
 @calls_rpc("open_session")
 def open_command(console: Console, answer: pb2.OpenSessionResponse) -> None:
-    """Open a chat session with the guide. A user has at most one; the same again shows it.
+    """Open a chat session with the guide. A user has at most one; repeating the command shows it.
 
     \b
     Examples:
@@ -156,8 +156,8 @@ def route_command(client: CstpClient, out: Output, pillar: str, **fields: Any) -
     """Hand a session to a liaison agent. The session is with the guide; the agent is that of PILLAR and gets the
     context.
 
-    The same again, until the session is returned, shows the first answer. Exit code 0 means that the agent has the
-    session, 3 that a guardrail blocks it, 1 an error; after both, nothing has changed.
+    Repeating it before the session is returned shows the first answer. Exit code 0 means that the agent has the
+    session, 3 that a guardrail blocks it, 1 an error; codes 3 and 1 mean that nothing has changed.
 
     \b
     Examples:
@@ -233,21 +233,21 @@ def check_events(client: CstpClient, **fields: Any) -> None:
 
 
 @liaison_group.command()
-@click.option("--session", "chat_session_id", metavar="ID", help="Only what happens in this session.")
-@click.option("--with", "agent", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content.")
+@click.option("--session", "chat_session_id", metavar="ID", help="Only events of this session.")
+@click.option("--with", "agent", metavar="AGENT", help="Only events of this agent, for instance liaison_content.")
 @click.option("--type", "types", type=enum_choice(EventType), multiple=True, help="Only this; repeatable.")
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     metavar="N",
-    help="From the event after this sequence on; 0 is from the first.",
+    help="Start after this sequence number; 0 starts at the first event.",
 )
-@click.option("--limit", type=LIMIT, metavar="N", help="End after so many events.")
+@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of events.")
 @watches_changes("liaison.watch_events", check=check_events)
 def watch_command(event: pb2.Event) -> Text:
     """Watch the events of sessions until Ctrl-C. With --json, prints one object per line.
 
-    Without --after, that is what happens from now on. Where the server goes away, it waits for it and goes on.
+    Without --after, it starts now. If the server goes away, the watch waits and continues.
 
     \b
     Examples:
@@ -262,7 +262,7 @@ def watch_command(event: pb2.Event) -> Text:
 @click.option(
     "--with", "active_agent", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
 )
-@click.option("--status", type=enum_choice(SessionStatus), help="Only those that go on, or have ended.")
+@click.option("--status", type=enum_choice(SessionStatus), help="Only active or only closed sessions.")
 @lists_items("liaison.list_sessions", max_page=100)
 def list_command(console: Console, answer: pb2.ListSessionsResponse) -> None:
     """List sessions, last opened first. Lists those of your tenant.
@@ -295,9 +295,9 @@ def close_command(client: CstpClient, out: Output, session: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def delete_command(client: CstpClient, out: Output, session: str | None, user_id: str | None, yes: bool) -> None:
-    """Delete a session, or all of a user. Everything stored about them goes, too.
+    """Delete a session, or all of a user. Deletes everything stored about them.
 
-    Messages, shared contexts and events go; the audit trail says that it happened. It cannot be undone.
+    Messages, shared contexts and events are deleted; the audit trail records the deletion. It cannot be undone.
 
     \b
     Examples:
@@ -310,7 +310,7 @@ def delete_command(client: CstpClient, out: Output, session: str | None, user_id
     if not yes:
         # A script must not hang on a question, and must not delete without having said so.
         if out.json_wanted or not (sys.stdin and sys.stdin.isatty()):
-            raise click.UsageError("Pass --yes, since nobody can be asked whether to delete.")
+            raise click.UsageError("Pass --yes: there is no terminal to confirm on.")
         click.confirm(f"Delete {to_printable(what)} for good?", abort=True, err=True)
     if session is not None:
         one = client.liaison.delete_session(session)
@@ -337,7 +337,7 @@ def share_command(
     conversation: str | None,
     key: str | None,
 ) -> None:
-    """Share a context with a liaison agent. No session is handed over; sharing the same again shares once.
+    """Share a context with a liaison agent. No session is handed over; repeating a context shares it once.
 
     Exit code 0 means that it is shared, 3 that a guardrail blocks it, 1 an error.
 
@@ -346,7 +346,7 @@ def share_command(
       cstp liaison share content --context shared_intent="migrate the reports"
     """
     if context is None:
-        raise click.UsageError("Say with --context or --context-json what to share.")
+        raise click.UsageError("Give the context to share with --context or --context-json.")
     target = pillar if pillar.startswith(AGENT_PREFIX) else AGENT_PREFIX + pillar
     with exit_if_blocked(out):
         answer = client.liaison.share_context_to_agent(
@@ -387,12 +387,12 @@ def agents_command(console: Console, answer: pb2.ListLiaisonAgentsResponse) -> N
 
 @liaison_group.command()
 @click.argument("target_pillar", metavar="PILLAR")
-@click.option("--leaving", is_flag=True, help="Tell that you go away.")
+@click.option("--leaving", is_flag=True, help="Report that the agent leaves.")
 @calls_rpc("heartbeat")
 def heartbeat_command(console: Console, answer: pb2.HeartbeatResponse) -> None:
     """Report that a liaison agent is present. It is the local agent of PILLAR.
 
-    You are the agent, and must tell it again and again: after some time without it, it counts as unavailable.
+    Repeat it: after some time without a report, the agent counts as unavailable.
 
     \b
     Examples:

@@ -144,10 +144,10 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
 def print_heartbeat(console: Console, answer: pb2.HeartbeatResponse) -> None:
     if answer.HasField("available_until"):
         console.print(
-            to_printable(f"{answer.liaison_agent_id} is there until {format_instant(answer.available_until)}.")
+            to_printable(f"{answer.liaison_agent_id} is present until {format_instant(answer.available_until)}.")
         )
     else:
-        console.print(to_printable(f"{answer.liaison_agent_id} is not there any more."))
+        console.print(to_printable(f"{answer.liaison_agent_id} is no longer present."))
 
 
 def print_agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
@@ -169,7 +169,7 @@ def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
         entry = entry_text(f"{item.id} of {item.user_id}", details)
         return format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), entry
 
-    print_listing(console, found, row, "There are no such sessions.")
+    print_listing(console, found, row, "No matching sessions.")
 
 
 def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:

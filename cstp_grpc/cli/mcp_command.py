@@ -94,7 +94,7 @@ def mcp_command(
         raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
     for url in (public_url, *authorization_servers):
         if url is not None and not is_http_url(url):
-            raise click.UsageError(f"{url} is no http or https URL.")
+            raise click.UsageError(f"{url} is not an http or https URL.")
     if authorization_servers and not public_url:
         raise click.UsageError("--authorization-server needs --public-url, which tokens are for.")
     if not http:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True)
 @click.option("--name", metavar="NAME", help="Name of the server; rules see its tools as mcp__NAME__TOOL.")
-@click.option("--project", metavar="NAME", help="The project, as the server has it; paths are only announced with it.")
+@click.option("--project", metavar="NAME", help="Project name on the server; paths are only announced with it.")
 @choice_option("--on-failure", ["deny", "allow"], "Answer to a call if the CSTP server cannot be asked.")
 @choice_option(
     "--approvals",

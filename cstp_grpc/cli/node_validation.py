@@ -73,7 +73,7 @@ def summary_line(judged: ValidationReport) -> str:
 
 def missing_node_hint(placement: FactPlacement) -> str:
     covering = f" {placement.covering} covers the folder now." if placement.covering else ""
-    return f"It is not there yet.{covering} `cstp context init {placement.folder}` begins it."
+    return f"It is not there yet.{covering} `cstp context init {placement.folder}` starts it."
 
 
 LINK_MODE = "120000"

@@ -217,8 +217,8 @@ def fetch_name_over_grpc(new_peer: NewPeer, url: str, roots: bytes | None, secon
             if new_peer.name:
                 return ""
             raise click.UsageError(
-                f"{url} tells its name to those with a token: say with --name what to call it, or with --token-env"
-                " which variable has the token."
+                f"{url} requires a token to state its name: set the name with --name, or the variable of the token"
+                " with --token-env."
             ) from None
 
 
@@ -226,7 +226,7 @@ def check_new(url: str, name: str | None, present: Sequence[PeerSettings]) -> No
     for peer in present:
         if peer.name == name:
             raise click.ClickException(
-                f"federation.peers has {name} already, at {peer.url}. Call the new one otherwise with --name."
+                f"federation.peers has {name} already, at {peer.url}. Name the new one differently with --name."
             )
         if normalize_peer_url(peer.url) == normalize_peer_url(url):
             raise click.ClickException(f"federation.peers has {url} already, as {peer.name}.")
@@ -278,8 +278,8 @@ def agents_group(out: Output, seconds: float) -> None:
     """List peers with health and latency. Peers are the agents in federation.peers; their version and card are
     shown, too.
 
-    All are asked at once. Exit code 0 means that no required one is unwell, 3 that one is: what it would be asked about
-    is blocked.
+    All are asked concurrently. Exit code 0 means that every required peer is healthy, 3 that one is not: actions that
+    need its verdict are blocked.
 
     \b
     Examples:
@@ -312,7 +312,7 @@ def agents_group(out: Output, seconds: float) -> None:
     type=click.Choice(["required", "advisory"]),
     default="advisory",
     show_default=True,
-    help="Whether nothing is allowed that it does not allow, or it only warns.",
+    help="Whether its verdict is required to allow an action, or only warns.",
 )
 @click.option(
     "--token-env",
@@ -320,8 +320,8 @@ def agents_group(out: Output, seconds: float) -> None:
     callback=require_variable_name,
     help="Environment variable with its token. [default: CSTP_TOKEN_ and its name]",
 )
-@click.option("--category", "categories", multiple=True, help="A category that it speaks for. [default: all]")
-@click.option("--ca-file", type=FILE, help="The authorities that certify it, a PEM file.")
+@click.option("--category", "categories", multiple=True, help="A category that it is asked about. [default: all]")
+@click.option("--ca-file", type=FILE, help="PEM file of the CAs that certify it.")
 @click.option("--card-key", type=FILE, help="The public key that must have signed its card: PEM, or a JSON Web Key.")
 @click.option("--dry-run", is_flag=True, help="Print the change without making it.")
 @timeout_option
@@ -332,7 +332,7 @@ def add_command(out: Output, url: str, dry_run: bool, seconds: float, **describe
     configuration file.
 
     URL is that of a card, of a site that has one, or of a bridge; an agent at a grpc:// or grpcs:// URL is asked for
-    its name. All else in the file stays as it is, and tokens stay in the environment.
+    its name. The rest of the file stays unchanged, and tokens stay in the environment.
 
     \b
     Examples:

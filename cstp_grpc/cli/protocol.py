@@ -67,9 +67,9 @@ min_revision_option = click.option(
     "--min-revision",
     "min_journal_revision",
     metavar="REVISION",
-    help="Find what the journal had at this revision, as `cstp record` prints it, whichever server wrote it.",
+    help="Search the journal at this revision or later, as `cstp record` prints it, on any server.",
 )
-"""For servers of which several share a journal."""
+"""For servers that share a journal."""
 
 
 @click.command()
@@ -121,7 +121,7 @@ def describe_action(description: str | None, command: str | None, shell: str | N
     "--shell", type=click.Choice([word.value for word in Shell]), help="Language of the command. [default: bash]"
 )
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
-@click.option("--wait", is_flag=True, help="If an approval is missing, wait until people have decided on it.")
+@click.option("--wait", is_flag=True, help="If an approval is missing, wait for the decision.")
 @federated_options
 @rules_options
 @server_options
@@ -144,8 +144,8 @@ def check_command(
 
     Exit code 0 means allowed, 3 blocked, 4 that a person must approve it first (see `cstp approvals`), 1 an error.
 
-    With --rules neither a server is asked nor a journal, and nothing is recorded. What only these know, such as the
-    intents of other agents, counts against the action then.
+    With --rules no server and no journal is used, and nothing is recorded. Facts that only these have, such as the
+    intents of other agents, then count against the action.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ def check_command(
 
 
 def wait_for_decision(client: CstpClient, out: Output, approval_id: str) -> None:
-    out.note(f"Waiting until the approval {approval_id} is decided on; Ctrl-C ends this.")
+    out.note(f"Waiting for the decision on approval {approval_id}; Ctrl-C stops.")
     pause = FIRST_PAUSE_SECONDS
     while client.get_approval(approval_id).status == types_pb2.APPROVAL_STATUS_PENDING:
         time.sleep(pause)
@@ -193,7 +193,7 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
 
 @click.command()
 @announcement_options
-@click.option("--agent-id", metavar="ID", help="Who you say you are; the token is what counts.")
+@click.option("--agent-id", metavar="ID", help="Name that you claim; the token decides.")
 @click.option("--agent-url", metavar="URL", help="The URL to notify of events after the answer.")
 @click.option(
     "--correlation-id",
@@ -241,7 +241,7 @@ def announce_command(
 @click.option("--correlation-id", help="Idempotency key. [default: random]")
 @click.option("--title", metavar="TEXT", help="Title of the decision. [default: the intent]")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
-@click.option("--tag", "tags", multiple=True, help="A word to find the decision by.")
+@click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
 @instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
 @federated_options
 @with_client
@@ -257,7 +257,7 @@ def pre_action_command(
 ) -> None:
     """Announce an intent; record it if allowed.
 
-    Both are on record, or neither is. Exit code 0 means that it is allowed, 3 that a guardrail blocks it, 4 that a
+    Both are recorded, or neither. Exit code 0 means that it is allowed, 3 that a guardrail blocks it, 4 that a
     person must approve it first (see `cstp approvals`), 1 an error.
 
     \b
@@ -396,14 +396,13 @@ def close_command(console: Console, answer: intents_pb2.CloseIntentResponse) -> 
 @click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes.")
 @click.option("--project", help="Exactly this project.")
 @click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
-@click.option("--limit", type=LIMIT, metavar="N", help="End after so many intents.")
+@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of intents.")
 @watches_changes("watch_intents", "intent")
 def watch_command(change: intents_pb2.WatchIntentsResponse) -> str:
     """Watch intents as they are announced. Prints yours and those that others share, until Ctrl-C.
 
-    Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
-    from which another watch goes on; what was announced while another announcement was being stored may be
-    printed again.
+    If the server goes away, the watch waits and continues. With --json, each is an object on a line, with a token to
+    resume the watch; intents announced at the same time may then be printed again.
 
     \b
     Examples:

@@ -17,9 +17,9 @@ from cstp_grpc.common.extras import require_extra
 def reindex_command(out: Output) -> None:
     """Recompute the vectors of all decisions. Uses the configured embedder.
 
-    A server that runs with another embedder goes on with the vectors it has. Change `embedding` in the configuration,
-    run this, then restart the server: it takes the new vectors over in one step. Without a server they are used at
-    once. An interrupted run is repeated to go on where it stopped.
+    A running server with another embedder keeps using its vectors. Change `embedding` in the configuration, run this,
+    then restart the server: it switches to the new vectors in one step. Without a server they are used at once. Repeat
+    an interrupted run to continue it.
 
     \b
     Examples:

@@ -123,7 +123,7 @@ def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
 def rulebook_command(client: CstpClient, out: Output) -> None:
     """Show the rulebooks in force on a server. Also shows why others cannot be loaded.
 
-    Exit code 0 means that those of the files are in force, 3 that they cannot be loaded, 1 an error.
+    Exit code 0 means that the rulebooks in the files are in force, 3 that they cannot be loaded, 1 an error.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
 
 @click.command(name="explain")
 @click.argument("action", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--guardrail", "guardrail_ids", metavar="ID", multiple=True, help="Only this one; may be repeated.")
+@click.option("--guardrail", "guardrail_ids", metavar="ID", multiple=True, help="Only this guardrail; repeatable.")
 @click.option("--acting-agent", metavar="AGENT", help="Agent that acts. [default: you]")
 @click.option(
     "--permission",
@@ -164,9 +164,9 @@ def explain_command(
 ) -> None:
     """Explain the verdict on an action. ACTION is a JSON file; `-` reads standard input.
 
-    The file holds a JSON object as `cstp.checkGuardrails` takes it: a description and perhaps category, stakes,
-    confidence, context and project. It is no check, and nothing is recorded. A server wants the permission admin. With
-    --rules, what only a server knows, such as the intents of other agents, cannot be evaluated.
+    The file contains a JSON object as `cstp.checkGuardrails` accepts it: a description and optionally category, stakes,
+    confidence, context and project. It is not a check, and nothing is recorded. A server requires the permission admin.
+    With --rules, facts that only a server has, such as the intents of other agents, cannot be evaluated.
 
     \b
     Examples:

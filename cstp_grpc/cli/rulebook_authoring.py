@@ -56,7 +56,7 @@ FILE_PATH: Final = click.Path(path_type=Path, dir_okay=False)
 def new_command(out: Output, file: Path) -> None:
     """Write a rulebook to start from. FILE is guardrails/rules.yaml unless given.
 
-    It passes its own tests. A file that exists is left alone, and - stands for standard output.
+    It passes its own tests. An existing file is not overwritten; - writes to standard output.
 
     \b
     Examples:
@@ -221,8 +221,8 @@ def print_results(
 def diff_command(out: Output, old: Path, new: Path) -> None:
     """Compare two rulebooks. OLD and NEW are rulebooks or folders of them.
 
-    Guardrails and inputs are compared key by key, whatever file they are in and however it is written. Exit code 0 also
-    if they differ, 3 if one cannot be used.
+    Guardrails and inputs are compared key by key, regardless of files and formatting. The exit code is 0 even if they
+    differ, and 3 if one cannot be used.
 
     \b
     Examples:
@@ -247,7 +247,7 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
 @click.option(
     "--skip-absent",
     is_flag=True,
-    help="Let actions through that do not give what a condition reads, as before; they are blocked otherwise.",
+    help="Allow actions that lack an input of a condition, as before. [default: block them]",
 )
 @with_output
 def convert_command(out: Output, file: Path, output: Path | None, skip_absent: bool) -> None:
@@ -363,7 +363,7 @@ def item_diff_to_json(items: ItemDiff) -> dict[str, object]:
 @click.command(name="schema")
 @with_output
 def schema_command(out: Output) -> None:
-    """Print the JSON Schema of rulebooks. Editors complete and check rulebooks by it.
+    """Print the JSON Schema of rulebooks. Editors use it to complete and check rulebooks.
 
     \b
     Examples:

@@ -61,7 +61,7 @@ def parse_start_date(text: str) -> datetime:
 @click.option("--until", type=parse_instant, metavar="DATE", help="Checked then or earlier.")
 @click.option("--by", "requesting_agent", metavar="AGENT", help="Checked or announced by exactly this agent.")
 @click.option(
-    "--examples", type=click.IntRange(0, 100), default=3, show_default=True, help="How many to show of each change."
+    "--examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Number of examples of each change."
 )
 @with_client
 def replay_command(
@@ -76,10 +76,10 @@ def replay_command(
     """Replay recorded checks on new rules. Checks recorded actions against the rulebook or folder NEW, and reports
     the verdicts that would change.
 
-    The actions are those of checks and announcements that the server has on record; the rules run here, and nothing is
+    The actions are those of recorded checks and announcements on the server; the rules run here, and nothing is
     recorded. Each action is checked as of its own instant, for its own agent. Unknown inputs are handled as
-    configured. Needs the permission admin. Exit code 0 means that all actions that were allowed stay so, as far as can
-    be known, 3 that some do not, 1 an error.
+    configured. Needs the permission admin. Exit code 0 means that all allowed actions stay allowed, as far as
+    can be determined, 3 that some do not, 1 an error.
 
     \b
     Examples:

@@ -52,4 +52,4 @@ def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> Non
         title = f"{token.agent}: {token.note}" if token.HasField("note") else token.agent
         return Text(status, style=STATUS_STYLES[status]), entry_text(title, details)
 
-    print_listing(console, found, row, "There are no such tokens.")
+    print_listing(console, found, row, "No matching tokens.")

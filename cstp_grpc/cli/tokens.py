@@ -47,8 +47,8 @@ def parse_seconds(text: str) -> int:
 def token_group() -> None:
     """Create, list, rotate and revoke tokens. Agents call with them.
 
-    They hold on all servers of a journal within a second, without a restart. Needs the permission admin; nobody grants
-    permissions that their own token does not have. Tokens of the configuration are not among them.
+    Changes apply to all servers of a journal within a second, without a restart. Needs the permission admin; you cannot
+    grant permissions that your own token lacks. Tokens of the configuration are not included.
     """
 
 
@@ -88,7 +88,7 @@ def print_new_token(out: Output, made: admin_pb2.CreateTokenResponse | admin_pb2
 
 @token_group.command()
 @click.option("--of", "agent", metavar="AGENT", help="Of exactly this agent.")
-@click.option("--all", "with_ended", is_flag=True, help="Those too that were revoked or have expired.")
+@click.option("--all", "with_ended", is_flag=True, help="Include revoked and expired tokens.")
 @lists_items("list_tokens")
 def list_command(console: Console, answer: admin_pb2.ListTokensResponse) -> None:
     """List tokens, the newest first. Their secrets are not shown.
@@ -113,7 +113,7 @@ def list_command(console: Console, answer: admin_pb2.ListTokensResponse) -> None
 @until_option
 @with_client
 def rotate_command(client: CstpClient, out: Output, token_id: str, **fields: Any) -> None:
-    """Replace a token with a new one. Prints the new secret; the old one ends a while later.
+    """Replace a token with a new one. Prints the new secret; the old one expires later.
 
     \b
     Examples:

@@ -260,7 +260,7 @@ class TestAdding:
         before = configuration.read_text()
         for url, arguments, said in (
             (elsewhere.bridge, (), "already, as security"),
-            (elsewhere.grpc, ("--name", "security"), "Call the new one otherwise with --name"),
+            (elsewhere.grpc, ("--name", "security"), "Name the new one differently with --name"),
             (f"{elsewhere.bridge}/", ("--name", "other"), "as security"),
             (elsewhere.card, ("--name", "other"), "as security"),
         ):
@@ -383,7 +383,7 @@ class TestAsking:
 
     def test_a_peer_that_there_is_not_is_a_mistake(self, house: Server) -> None:
         result = house("check", "Ship it", "--ask", "nobody")
-        assert (result.exit_code, "--ask takes the names in federation.peers" in result.stderr) == (1, True)
+        assert (result.exit_code, "--ask accepts the names in federation.peers" in result.stderr) == (1, True)
 
     def test_a_peer_that_does_not_answer_is_shown_with_why(
         self, invoke: Invoke, tmp_path: Path, free_port: int

@@ -74,7 +74,7 @@ def test_a_check_can_wait_until_people_have_decided(server: Server) -> None:
             granting.result()
     assert waited.exit_code == 0, waited.output
     assert json.loads(waited.stdout)["approval"]["status"] == "used"
-    assert waited.stderr.startswith("Waiting until the approval apr-")
+    assert waited.stderr.startswith("Waiting for the decision on approval apr-")
 
 
 def test_an_announcement_that_was_denied_is_blocked_with_the_comment(server: Server) -> None:
@@ -91,7 +91,7 @@ def test_an_announcement_that_was_denied_is_blocked_with_the_comment(server: Ser
 
 
 def test_requests_are_listed_and_shown(server: Server) -> None:
-    assert server.ok("approvals", "list") == "There are no such approval requests.\n"
+    assert server.ok("approvals", "list") == "No matching approval requests.\n"
     approval_id = request(server)
     listed = server.ok("approvals", "list", "--by", "alice", agent="bob")
     assert WHAT in listed
@@ -107,9 +107,7 @@ def test_requests_are_listed_and_shown(server: Server) -> None:
     server.ok("check", WHAT, *ROWS)
     assert "once, last at" in server.ok("approvals", "show", approval_id, agent="bob")
     assert server.ok("approvals", "revoke", approval_id, agent="bob") == f"{approval_id} is revoked.\n"
-    assert server.ok("approvals", "list", "--status", "pending", "--limit", 1) == (
-        "There are no such approval requests.\n"
-    )
+    assert server.ok("approvals", "list", "--status", "pending", "--limit", 1) == ("No matching approval requests.\n")
 
 
 def test_a_part_of_an_approval_says_for_whom_it_waits(server: Server) -> None:

@@ -68,7 +68,7 @@ def test_intents_are_listed(busy: Server) -> None:
     (intent,) = busy.json("intents", "--by", "alice", "--stakes", "low", "--category", "code")["intents"]
     assert intent["intent"] == "Rename a variable"
     assert "Rename a variable" in busy.ok("intents")
-    assert busy.ok("intents", "--by", "nobody") == "There are no such intents.\n"
+    assert busy.ok("intents", "--by", "nobody") == "No matching intents.\n"
 
 
 def test_the_code_of_an_intent_is_listed(tmp_path: Path, invoke: Invoke) -> None:

@@ -186,7 +186,7 @@ def test_several_agents_that_record_need_a_choice(invoke: Invoke, adrs: Path, ho
     path = configured(home, "alice", "bob")
     result = invoke("import", adrs, "--config", path, env=STANDALONE)
     assert result.exit_code == 2
-    assert "Say with --as whose decisions they become: alice, bob." in result.stderr
+    assert "Name the owner of the decisions with --as: alice, bob." in result.stderr
     assert invoke("import", adrs, "--config", path, "--as", "nobody", env=STANDALONE).exit_code == 2
     assert invoke("import", adrs, "--config", path, "--as", "bob", env=STANDALONE).exit_code == 0
     with running(settings(home / "data")) as app:

@@ -73,7 +73,7 @@ def test_a_listing_goes_over_as_many_pages_as_it_takes(server: Server) -> None:
     assert [found["title"] for found in listed["decisions"]] == [f"Decision {number}" for number in (6, 5, 4, 3, 2)]
     assert listed["nextPageToken"] == ""
     assert "Decision 0" in server.ok("list", "--before", "2026-01-02")
-    assert server.ok("list", "--tag", "nothing") == "There are no such decisions.\n"
+    assert server.ok("list", "--tag", "nothing") == "No matching decisions.\n"
 
 
 def test_links_name_other_decisions(server: Server) -> None:

@@ -92,7 +92,7 @@ def test_an_integer_that_would_be_rounded_is_refused_by_its_path(server: Server)
 def test_another_session_of_a_user_is_refused_with_the_way_out(opened: Server) -> None:
     result = opened("liaison", "open", "--user", "ada", "--session", "s-2")
     assert result.exit_code == 1
-    assert "Go on with --session s-1, or end it with `cstp liaison close --session s-1`." in result.stderr
+    assert "Continue with --session s-1, or end it with `cstp liaison close --session s-1`." in result.stderr
 
 
 def test_what_is_said_is_shown_in_its_order(opened: Server) -> None:
@@ -283,7 +283,7 @@ def test_a_session_is_listed_by_user_agent_and_state(routed: Server) -> None:
     (first, details) = squeezed(routed.ok(*listed, "--user", "ada"))
     assert first.endswith("active s-1 of ada")
     assert details == "liaison_content, 1 messages"
-    assert routed.ok(*listed, "--user", "nobody") == "There are no such sessions.\n"
+    assert routed.ok(*listed, "--user", "nobody") == "No matching sessions.\n"
 
 
 def test_a_context_is_shared_without_a_session(server: Server) -> None:
@@ -346,8 +346,8 @@ def test_only_the_agent_of_a_pillar_may_speak_for_it(routed: Server) -> None:
 
 
 def test_an_agent_that_leaves_is_not_there(server: Server) -> None:
-    assert server.ok("liaison", "heartbeat", "content").startswith("liaison_content is there until 20")
-    assert server.ok("liaison", "heartbeat", "content", "--leaving") == "liaison_content is not there any more.\n"
+    assert server.ok("liaison", "heartbeat", "content").startswith("liaison_content is present until 20")
+    assert server.ok("liaison", "heartbeat", "content", "--leaving") == "liaison_content is no longer present.\n"
     server.ok("liaison", "open")
     result = server("liaison", "route", "content")
     assert result.exit_code == 1

@@ -208,7 +208,7 @@ def test_text_before_the_first_section_of_a_node_is_shown(tmp_path: Path, shop: 
 def test_paths_about_which_nothing_is_written_down_say_so(tmp_path: Path, shop: Server) -> None:
     (tmp_path / "shop" / "CLAUDE.md").unlink()
     shown = shop.ok("announce", "Add a page", "--path", "docs")
-    assert "Code of shop, about which nothing is written down" in shown
+    assert "Code of shop, without a node" in shown
     assert "check" not in shown
 
 

@@ -148,9 +148,9 @@ def test_what_to_do_is_said_where_the_authority_is_not_trusted(
 ) -> None:
     with running(settings(home / "data", grpc={"tls": authority.certify().settings})) as app:
         unknown = invoke(*CHECK, "--agent", app.url, "--token", ALICE)
-        assert "The system knows nobody who does: name the authority with --ca-file" in unknown.stderr
+        assert "No trusted CA signed it: pass the CA with --ca-file" in unknown.stderr
         other = invoke(*CHECK, "--agent", app.url, "--ca-file", certificate.certificate)
-        assert f"{certificate.certificate} does not certify it: name the authority" in other.stderr
+        assert f"No CA in {certificate.certificate} signed it: pass the CA" in other.stderr
 
 
 def test_what_to_do_is_said_where_only_one_side_speaks_tls(home: Path, invoke: Invoke, authority: Authority) -> None:

@@ -36,7 +36,7 @@ def test_a_token_is_rotated_and_revoked(server: Server) -> None:
                     client.get_access()
     token_id = made["token"]["id"]
     assert server.ok("token", "revoke", token_id) == f"{token_id} of deployer is revoked.\n"
-    assert server.ok("token", "list", "--of", "deployer") == "There are no such tokens.\n"
+    assert server.ok("token", "list", "--of", "deployer") == "No matching tokens.\n"
     assert {each["id"] for each in server.json("token", "list", "--all")["tokens"]} == {
         former["token"]["id"],
         token_id,

@@ -162,9 +162,9 @@ def test_the_sdk_is_loaded_by_this_command_alone() -> None:
     ("options", "problem"),
     [
         (["--authorization-server", "https://issuer.example.com/"], "needs --public-url"),
-        (["--public-url", "mcp.example.com"], "is no http or https URL"),
-        (["--public-url", "https://"], "is no http or https URL"),
-        (["--authorization-server", "https://x:99999/"], "is no http or https URL"),
+        (["--public-url", "mcp.example.com"], "is not an http or https URL"),
+        (["--public-url", "https://"], "is not an http or https URL"),
+        (["--authorization-server", "https://x:99999/"], "is not an http or https URL"),
     ],
 )
 def test_what_hosts_are_told_of_issuers_must_be_complete(options: list[str], problem: str) -> None:

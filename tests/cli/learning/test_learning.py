@@ -97,7 +97,7 @@ class TestList:
         assert len(listed("--path", "src")) == 2
 
     def test_there_may_be_none(self, learn: Learn) -> None:
-        assert "There are no such learnings." in learn.invoke("learn", "list", "--project", learn.project).stdout
+        assert "No matching learnings." in learn.invoke("learn", "list", "--project", learn.project).stdout
 
     def test_a_file_that_is_no_report_is_told(self, learn: Learn) -> None:
         pitfall = learn.report(PITFALL)
