@@ -123,7 +123,7 @@ def test_a_part_of_an_approval_says_for_whom_it_waits(server: Server) -> None:
 def test_nobody_decides_on_their_own_request(server: Server) -> None:
     result = server("approvals", "grant", request(server))
     assert result.exit_code == 1
-    assert "nobody decides on a request of their own" in result.stderr
+    assert "you cannot decide on your own request" in result.stderr
 
 
 def test_a_watch_prints_each_change(server: Server) -> None:

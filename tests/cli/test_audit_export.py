@@ -75,7 +75,7 @@ def test_evidence_for_a_decision_is_proved_without_the_database(config: Path, in
     document["entries"][0]["requesting_agent"] = "another"
     (tmp_path / "evidence.json").write_text(json.dumps(document))
     result = invoke(*verify)
-    assert (result.exit_code, "is not what its hash says" in result.stdout) == (3, True)
+    assert (result.exit_code, "does not match its hash" in result.stdout) == (3, True)
 
 
 def test_evidence_is_about_a_decision_or_a_period(config: Path, invoke: Invoke) -> None:

@@ -40,7 +40,7 @@ def test_what_was_edited_is_named(config: Path, invoke: Invoke, tmp_path: Path) 
         connection.execute("UPDATE audit_entries SET requesting_agent = 'another' WHERE id = 2")
     result = invoke("audit", "verify", "--config", config)
     assert result.exit_code == 3
-    assert "altered: entry 2 is not what its hash says" in result.stdout
+    assert "altered: entry 2 does not match its hash" in result.stdout
 
 
 def test_a_forged_entry_fails_the_verification_and_the_evidence(config: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_was_exported_is_verified_with_the_exported_key(config: Path, invok
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{}", "line 1 is no checkpoint"), ("\n[1", "line 2 is no checkpoint"), (None, "No such file")],
+    [("{}", "line 1 is not a checkpoint"), ("\n[1", "line 2 is not a checkpoint"), (None, "No such file")],
 )
 def test_a_file_without_checkpoints_is_refused(
     config: Path, invoke: Invoke, tmp_path: Path, content: str | None, complaint: str

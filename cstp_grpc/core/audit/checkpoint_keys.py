@@ -37,7 +37,7 @@ class SigningKeyFile:
         except OSError as error:
             raise ConfigError(f"audit.signing_key_file: {path} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"audit.signing_key_file: {path} is no private key in PEM without a password") from error
+            raise ConfigError(f"audit.signing_key_file: {path} is not an unencrypted private key in PEM") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(f"audit.signing_key_file: {path} is no Ed25519 key")
         return cls(key)

@@ -50,7 +50,7 @@ class Checkpointer:
         self._periodic.start()
 
     def stop(self) -> None:
-        """Stop, and sign what was added since; log it if that fails."""
+        """Stop, and sign the entries since the last checkpoint; log a failure."""
         self._periodic.stop()
         try:
             self.sign()

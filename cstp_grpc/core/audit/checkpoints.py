@@ -1,4 +1,4 @@
-"""Signed checkpoints of the audit trail: what they state, and files of them."""
+"""Signed checkpoints of the audit trail: their statements and their files."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ def parse_checkpoints(lines: Iterable[str]) -> Iterator[Checkpoint]:
         try:
             checkpoint = parse_checkpoint(json.loads(line))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidCheckpoint(f"line {number} is no checkpoint") from error
+            raise InvalidCheckpoint(f"line {number} is not a checkpoint") from error
         yield checkpoint

@@ -47,7 +47,7 @@ EVENT_TYPE: Final = "org.cstp.audit"
 
 
 def entry_to_document(row: EntryRow) -> dict[str, Any]:
-    """Return an entry as a JSON object, without what is absent; a verdict always has its list of violations."""
+    """Return an entry as a JSON object, without missing members; a verdict always has its list of violations."""
     document: dict[str, Any] = {}
     for name in CSV_COLUMNS:
         value = row[name]
@@ -86,7 +86,7 @@ def document_to_row(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document_to_csv(document: Mapping[str, Any]) -> list[str]:
-    """Return the fields of an exported entry for CSV: lists as JSON, and what is absent as nothing."""
+    """Return the fields of an exported entry for CSV: lists as JSON, and missing members as ""."""
     return [to_field(document.get(name)) for name in CSV_COLUMNS]
 
 
@@ -95,7 +95,7 @@ def to_field(value: object) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # What callers write must not become a formula (https://owasp.org/www-community/attacks/CSV_Injection), also behind
+    # Texts of callers must not become formulas (https://owasp.org/www-community/attacks/CSV_Injection), also behind
     # spaces and in the wide forms of signs, nor steer a terminal or look like another line.
     is_formula = isinstance(value, str) and normalize_text(text, "NFKC").lstrip().startswith(FORMULA_STARTS)
     line = escape_invisible(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -92,7 +92,7 @@ def walk_proof(proof: ChainProof, keys: KeyRing, proved: dict[tuple[int, int], t
     if (proof.chain_id, position - 1, previous) not in [
         (head.chain_id, head.position, head.entry_hash) for head in statement.heads
     ]:
-        yield f"{name} does not lead to what checkpoint {statement.number} signs"
+        yield f"{name} does not lead to the hash that checkpoint {statement.number} signs"
 
 
 def find_faults_of_entry(
@@ -105,10 +105,10 @@ def find_faults_of_entry(
         yield f"{name} is of before entries had hashes, and not proved"
         return
     if row["content_hash"] is not None and (row["action"] is not None or row["judged"] is not None):
-        # Only the hash is proved, whatever stands beside it.
+        # Only the hash is proved, and not the content.
         yield f"{name} has a content and the hash of a removed content"
     known = proved.get((row["chain_id"], row["chain_position"]))
     if known is None:
         yield f"{name} is not in the proved part of its chain"
     elif known != (hash_entry(row, stored_content_hash(row)), row["entry_hash"]):
-        yield f"{name} is not what its hash says"
+        yield f"{name} does not match its hash"

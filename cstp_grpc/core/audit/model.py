@@ -78,7 +78,7 @@ JUDGED_TEXTS: Final = frozenset(
         AuditEvent.APPROVAL_EXPIRED,
     )
 )
-"""The events whose texts are what callers said of such actions."""
+"""The events whose texts are descriptions of such actions by callers."""
 
 
 @dataclass(frozen=True, slots=True)

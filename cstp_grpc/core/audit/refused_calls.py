@@ -16,7 +16,7 @@ from cstp_grpc.platform.storage.background_work import PeriodicTask
 logger = logging.getLogger(__name__)
 
 MAX_COUNTERS: Final = 1000
-"""How many agents, methods and reasons are told apart in a minute; beyond that only the reason is."""
+"""How many agents, methods and reasons are counted separately in a minute; beyond that only reasons are."""
 OTHER_METHODS: Final = "other methods"
 WRITE_SECONDS: Final = 60.0
 BATCH: Final = 100

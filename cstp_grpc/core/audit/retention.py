@@ -50,7 +50,7 @@ class AuditRetention:
         self._entries_kept = entries_kept
         self._without_content = 0
         """The id up to which no old entry has a content."""
-        complaint = "the audit trail keeps what should be removed"
+        complaint = "expired contents or entries of the audit trail cannot be removed"
         self._periodic = PeriodicTask("audit-retention", self._remove_regularly, INTERVAL, logger, complaint)
 
     def start(self) -> None:

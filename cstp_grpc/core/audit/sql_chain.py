@@ -17,7 +17,7 @@ from cstp_grpc.core.audit.sql_tables import CHAIN_COLUMNS, audit_chains, audit_e
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, Parameters, UnitOfWork, bind_parameters
 
 SALT_BYTES: Final = 16
-"""128 bits, which nobody guesses."""
+"""128 bits, which cannot be guessed."""
 SALTS_TOGETHER: Final = 256
 """How many salts are asked for at once: a call of the kernel takes longer than the rest of hashing a content."""
 
@@ -75,7 +75,7 @@ class AuditChain:
         self._last_entry = CompiledStatement(
             select(entries.chain_position, entries.entry_hash)
             .where(entries.chain_id == chain_id)
-            # Not by the position, for which there is no index: it would cost each transaction a page.
+            # Not by the position, which has no index: an index would cost each transaction a page.
             .order_by(desc(entries.id))
             .limit(1),
             dialect,

@@ -41,7 +41,7 @@ class SqlCheckpointStore:
     def add(
         self, unit_of_work: UnitOfWork, key: SigningKeyFile, now: datetime, unchained: UnchainedEntries | None
     ) -> Checkpoint | None:
-        """Sign what was added since the last checkpoint, in a transaction that writes; None if nothing was.
+        """Sign the entries since the last checkpoint, in a transaction that writes; None without new entries.
 
         `unchained` is stated by the first checkpoint only. Raises DBAPIError.
         """

@@ -1,4 +1,4 @@
-"""Removes contents and entries of the audit trail whose time is over, so that what is left still verifies."""
+"""Removes expired contents and entries of the audit trail, so that the rest still verifies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCH: Final = 500
 class SqlAuditRetention:
     """Removes contents from `audit_entries`, and entries that `audit_segments` names, within given transactions.
 
-    Callers record in the trail what was removed.
+    Callers record the removal in the trail.
     """
 
     def __init__(self, database: Database) -> None:

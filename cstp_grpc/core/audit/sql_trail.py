@@ -83,7 +83,7 @@ class SqlAuditTrail:
         chain = chain or AuditChain(database.dialect)
         dialect = database.dialect
         columns = [column.name for column in audit_entries.c if column.name not in ("id", "content_hash")]
-        # What only counts and approvals have costs the entries of all other calls nothing.
+        # Columns that only counts and approvals have cost the entries of all other calls nothing.
         common = [name for name in columns if name not in RARE_COLUMNS]
         # `inline` keeps SQLAlchemy from fetching the new id, which only entries with guardrails need.
         entry = insert(audit_entries).inline().values(bind_parameters(common))
@@ -247,7 +247,7 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
     if conditions.event is not None:
         yield table.event == conditions.event
         if conditions.event != AuditEvent.GUARDRAIL_CHECK:
-            yield text(NOT_A_CHECK)  # implied, and what lets the partial index be used
+            yield text(NOT_A_CHECK)  # implied, and needed to use the partial index
     if conditions.with_judged:
         yield table.event.in_([event.value for event in JUDGMENTS])
         yield table.allowed.is_not(None)
@@ -280,7 +280,7 @@ def estimate_entry_size(entry: AuditEntry) -> int:
 
 
 def encode_judged_action(action: JudgedAction) -> bytes | None:
-    """Encode an action as JSON, without what is empty; None if it cannot be kept.
+    """Encode an action as JSON, without empty members; None if it cannot be stored.
 
     That is if it takes more than `MAX_JUDGED_BYTES`, or holds a NaN or an infinity, which no rule can read.
     """

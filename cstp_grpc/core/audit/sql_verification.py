@@ -89,7 +89,7 @@ def verify_trail(
 
 
 def read_chain_starts(unit_of_work: UnitOfWork) -> Iterator[tuple[int, bytes]]:
-    """Yield the id of each chain, and what its first entry names as the hash before it."""
+    """Yield the id of each chain, and the hash that its first entry names as the one before it."""
     for chain_id, nonce, started_at in unit_of_work.execute(select(audit_chains)):
         yield chain_id, hash_chain_start(chain_id, nonce, started_at)
 
@@ -125,7 +125,7 @@ class GuardrailComparison:
             for bucket in sorted(bucket for bucket, total in self._sums.items() if total):
                 self._compare_bucket(unit_of_work, bucket * ENTRIES_A_BUCKET)
         except (ValueError, TypeError):
-            message = "the table by which entries are found by guardrails holds what no server writes"
+            message = "the table that finds entries by guardrails contains values that no server writes"
             self._report.add(Finding(FindingKind.GUARDRAILS, message))
 
     def _subtract_table(self, unit_of_work: UnitOfWork) -> None:

@@ -20,7 +20,7 @@ class FindingKind(StrEnum):
     """A kind of fault of a trail."""
 
     ALTERED = "altered"
-    """An entry is not what its hash says."""
+    """An entry does not match its hash."""
     UNLINKED = "unlinked"
     """An entry does not follow the one before: one of the two was replaced."""
     MISSING = "missing"
@@ -242,7 +242,7 @@ class ChainVerification:
         if row["content_hash"] is not None and (row["action"] is not None or row["judged"] is not None):
             self._find(row, FindingKind.ALTERED, "has a content again that was removed")
         if not has_its_hash(row):
-            self._find(row, FindingKind.ALTERED, "is not what its hash says")
+            self._find(row, FindingKind.ALTERED, "does not match its hash")
         if not isinstance(chain_id, int) or not isinstance(position, int):
             report.entries += 1
             return
@@ -309,7 +309,7 @@ class ChainVerification:
         state.position, state.hash, state.last_id = position, entry_hash, row["id"]
 
     def _finish_remains(self, chain_id: int, state: ChainState) -> None:
-        """Expect that entries of removed segments lead to what follows: the first ones are deleted first."""
+        """Expect that entries of removed segments lead to the following entries: the first ones are deleted first."""
         for gap in state.gaps:
             self._finish_gap(chain_id, gap)
         removed = self._removed[chain_id]
@@ -383,7 +383,7 @@ def has_its_hash(row: EntryRow) -> bool:
 
 
 def to_bytes(value: object) -> bytes:
-    """Return a stored hash; nothing if it is none."""
+    """Return the stored hash, or b"" if it is malformed."""
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
 
 
@@ -451,7 +451,7 @@ class UnchainedVerification:
         try:
             self._digest.add(row)
         except (TypeError, ValueError, AttributeError):
-            message = f"entry {row['id']} holds what no server writes"
+            message = f"entry {row['id']} contains values that no server writes"
             self._report.add(Finding(FindingKind.ALTERED, message, row["id"]))
 
     def _pass_removed(self, segment: RemovedSegment) -> None:

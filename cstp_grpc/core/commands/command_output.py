@@ -29,7 +29,7 @@ PASSING: Final = frozenset(
     "cat tee head tail grep sed awk sort uniq cut tr jq base64 xxd gzip zip tar openssl gpg od hexdump rev nl"
     " fold".split()
 )
-"""Filters: what they print comes from their input."""
+"""Filters: their output comes from their input."""
 
 
 def find_output(

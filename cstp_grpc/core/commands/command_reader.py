@@ -86,7 +86,7 @@ class CommandReader(CommandCollector):
         return self._run_program(program, words, assignments, stdin, effects)
 
     def _unwrap(self, words: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow | None:
-        """Read the command inside a wrapper; None if the program is no wrapper."""
+        """Read the command inside a wrapper; None if the program is not a wrapper."""
         unwrapped = unwrap_once(words)
         if unwrapped is None:
             return None
@@ -189,7 +189,7 @@ class CommandReader(CommandCollector):
     def _run_program(
         self, program: str, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: model.Effects
     ) -> Flow:
-        """Collect the effects of a program that is no wrapper."""
+        """Collect the effects of a program that is not a wrapper."""
         arguments = list(words[1:])
         split = split_arguments(program, arguments)
         flags = split.flags
@@ -372,5 +372,5 @@ class CommandReader(CommandCollector):
 
 
 def cut_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return words for rules: not too many, none too long."""
+    """Return words for rules, limited in number and length."""
     return tuple(word[: model.MAX_WORD_CHARACTERS] for word in words[:MAX_LISTED_WORDS])

@@ -89,7 +89,7 @@ def collect_tree_removal(_: Sequence[str], split: SplitArguments, scene: Scene, 
 
 
 def collect_removal(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `rm`, `unlink` and `shred` delete."""
+    """Collect the files that `rm`, `unlink` and `shred` delete."""
     effects.deletes |= scene.kinds_of(split.operands)
 
 
@@ -189,7 +189,7 @@ def collect_dd(arguments: Sequence[str], _split: SplitArguments, scene: Scene, e
 
 
 def collect_in_place(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `sed -i` and `perl -i` change."""
+    """Collect the files that `sed -i` and `perl -i` change."""
     if any(re.match(r"-\w*i|--in-place", word) for word in arguments):
         effects.writes |= scene.kinds_of(split.operands)
 

@@ -11,7 +11,7 @@ from cstp_grpc.core.commands.model import Command
 
 
 class CommandPhrase(NamedTuple):
-    """A phrase of a rule, and what each of its words matches."""
+    """A phrase of a rule, with the pattern of each of its words."""
 
     phrase: str
     words: tuple[re.Pattern[str], ...]

@@ -119,7 +119,7 @@ def classify_path(path: str, directory: str = "", project: str = "") -> frozense
     windows = re.match(rf"(?:[A-Za-z]:|\.{{1,2}}|~|/tmp|{UNKNOWN}\w*)?\\|[A-Za-z]:", path)
     shown = path.replace("\\", "/") if windows else path
     resolved = resolve_path(shown, directory)
-    # `.env*` and `id_rsa*` are what they may match.
+    # `.env*` and `id_rsa*` stand for files that they may match.
     kinds = {kind for kind, pattern in NAMED_KINDS if pattern.search(resolved) or pattern.search(resolved.rstrip("*"))}
     if HISTORY_FILES.search(resolved):
         kinds.add(Place.SECRET)
@@ -147,7 +147,7 @@ def locate_path(resolved: str, project: str) -> set[str]:
         return set()
     if DEVICES.match(resolved):
         return {Place.DEVICE}
-    # First, since a project may be in a temporary folder. One in the root or in a home folder is none.
+    # First, since a project may be in a temporary folder. The root and home folders are not projects.
     if (
         project
         and is_below(folder, (project,))
@@ -193,7 +193,7 @@ def locate_absolute(folder: str) -> set[str]:
     top = "/" + folder.split("/", 2)[1]
     if HOME_FOLDERS.match(folder) or top in ("/mnt", "/media", "/Volumes", "/data", "/srv"):
         return {Place.SYSTEM} if folder == top else {Place.OUTSIDE}
-    # A shell pattern such as `/*` or `/b*` at the top is as bad as what it may name.
+    # A shell pattern such as `/*` or `/b*` at the top is as dangerous as the folders that it may match.
     if top in SYSTEM_FOLDERS or "*" in top:
         return {Place.SYSTEM}
     return {Place.OUTSIDE}

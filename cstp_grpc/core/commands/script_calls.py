@@ -1,4 +1,4 @@
-"""Find what one-line programs in Python, Node.js, Ruby, Perl and PHP do: files they delete, commands they run."""
+"""Find the effects of one-line programs in Python, Node.js, Ruby, Perl and PHP: deleted files, commands and others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from cstp_grpc.core.commands.model import UNKNOWN, Unresolved
 
 MAX_CODE_CHARACTERS: Final = 32 * 1024
-"""Length of code that is parsed. Chosen: what `ast` reads in about 30 ms."""
+"""Maximum length of parsed code. Chosen: `ast` parses it in about 30 ms."""
 
 
 @dataclass(slots=True)

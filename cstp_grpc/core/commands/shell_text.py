@@ -182,7 +182,7 @@ class ShellReader(ShellTexts):
         return flow
 
     def _run_nested_substitutions(self, node: Node) -> Flow:
-        """Run the substitutions in a node that is no command, such as a test."""
+        """Run the substitutions in a node that is not a command, such as a test."""
         for child in node.named_children:
             if child.type in ("command_substitution", "process_substitution"):
                 self._run_substitution(child, 0)

@@ -367,7 +367,7 @@ class Journal(JournalReader):
         present: Mapping[str, model.Decision],
         change: ChangeContext,
     ) -> PreparedTexts:
-        """Embed what the import of candidates is going to change, as far as it can be known before the transaction."""
+        """Embed the changes of an import of candidates, as far as they are known before the transaction."""
         entries = {key: JournalEntry(item, item.status, "") for key, item in present.items()}
         planned = lifecycle.plan_import(candidates, entries, {}, change.caller, change.at).entries
         return self._prepare(
@@ -424,7 +424,7 @@ class Journal(JournalReader):
         return run
 
     def publish(self, write: JournalWrite[T]) -> None:
-        """Let searches find what a committed transaction changed; before the caller gets its answer."""
+        """Let searches find the changes of a committed transaction; before the caller gets its answer."""
         rows, erased = write.rows, write.erased
         # The commit is on disk. If the process is killed before the matrix has the rows, nothing is lost: the matrix of
         # the next process is built from the journal, and the index is fed from the change log.

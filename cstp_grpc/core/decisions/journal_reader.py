@@ -1,4 +1,4 @@
-"""Reading the journal: single decisions, listings, the graph of links, what is said twice, and changes as they come."""
+"""Reading the journal: single decisions, listings, the graph of links, duplicates, and changes as they come."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXPORT_BATCH = 16
 
 GRAPH_DEPTH = 2
 GRAPH_NODES = 100
-"""The bounds of a graph for which none were given. Chosen: what fits on a screen."""
+"""The default bounds of a graph. Chosen: it fits on a screen."""
 
 MAX_SHOWN_FORMER = 10
 """Former contents that are returned with a decision at most, each of which may be as large as a message."""

@@ -175,7 +175,7 @@ class JournalTransaction:
         self._history.add_deleted(self._unit_of_work, deleted, revision)
         self._seen.discard(item.id)
         self.erased.append(ErasedRow(item.id, revision))
-        # What it alone superseded has its own status again.
+        # A decision that only this one superseded gets its own status back.
         self.update_status(targets - {item.id})
         return deleted
 

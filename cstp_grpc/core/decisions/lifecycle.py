@@ -22,7 +22,7 @@ MAX_LINKS_OF_KIND = 100
 
 
 def new_decision_id() -> str:
-    # 80 bits: an id is no credential, but must not be found by trying.
+    # 80 bits: an id is not a credential, but must not be found by trying.
     return f"dec-{secrets.token_hex(10)}"
 
 
@@ -173,7 +173,7 @@ def has_same_content(before: JournalEntry, after: JournalEntry) -> bool:
 def apply_update(entry: JournalEntry, changes: model.DecisionContent, names: Iterable[str]) -> JournalEntry:
     """Return an entry with the named fields of `changes`.
 
-    Raises InvalidArgument if a name is none of UPDATABLE_FIELDS, or a required field has no value.
+    Raises InvalidArgument if a name is not in UPDATABLE_FIELDS, or a required field has no value.
     """
     new = normalize_content(changes)
     values = {name: getattr(new, name) for name in names if is_updatable(name, new)}
@@ -258,7 +258,7 @@ def check_linkable(
             raise InvalidArgument.field(field, "must not name the decision itself")
         present = set(getattr(decision.links, kind.value))
         kept = present - {link.to_id for link in removed if link.type is kind}
-        # An import may have given it more; adding nothing new is no error then.
+        # An import may have given it more; adding nothing new is not an error then.
         if len(kept | targets) > MAX_LINKS_OF_KIND and targets - present:
             raise InvalidArgument.field(field, f"would give the decision more than {MAX_LINKS_OF_KIND} such links")
 

@@ -308,7 +308,7 @@ def build_predicate(filters: DecisionFilter) -> Predicate:
 
 def filter_predicates(filters: DecisionFilter) -> Iterator[Predicate]:
     """Yield a predicate for each condition of a filter."""
-    # Only what is asked for: each match of each search is judged by all of these.
+    # Only the given conditions: each match of each search is tested by all of these.
     if (category := filters.category) is not None:
         yield lambda decision: decision.category == category
     if (project := filters.project) is not None:

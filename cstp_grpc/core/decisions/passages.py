@@ -1,4 +1,4 @@
-"""The passages of a decision, which are embedded so that a search finds what any part of it says, and their vectors."""
+"""The passages of a decision, which are embedded so that a search finds any part of it, and their vectors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def split_sentences(text: str, limit: int) -> Iterator[str]:
     for piece in BREAK.split(text):
         sentence = piece.strip()
         while len(sentence) > limit:
-            # In the second half only, so that no piece is a fraction of what fits.
+            # In the second half only, so that no piece is a fraction of the maximum.
             space = sentence.rfind(" ", limit // 2, limit)
             cut = limit if space < 0 else space
             yield sentence[:cut].rstrip()

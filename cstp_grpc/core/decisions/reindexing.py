@@ -33,10 +33,10 @@ def prepare_vectors(
     """Embed all decisions that have no vector of the embedder's model, and return how many were embedded.
 
     `on_prepared` is called with the number of each batch. Decisions that change meanwhile are embedded again. Raises
-    QueryFailed and Unavailable; what was prepared stays.
+    QueryFailed and Unavailable; prepared vectors are kept.
     """
     count = 0
-    # The query finds only what still lacks a vector: that is the whole state of an interrupted run.
+    # The query finds only decisions that still lack a vector: that is the whole state of an interrupted run.
     while unprepared := store.unprepared_decisions(embedder.model, PREPARED_BATCH):
         texts = PreparedTexts(embedder)
         texts.prepare(each.decision for each in unprepared)
@@ -45,7 +45,7 @@ def prepare_vectors(
         ]
 
         def job(unit_of_work: UnitOfWork, prepared: Sequence[PreparedVectors] = prepared) -> None:
-            # So that the revisions which are compared stay what they are until the commit.
+            # So that the compared revisions do not change until the commit.
             change_log.hold(unit_of_work)
             store.put(unit_of_work, embedder.model, prepared)
 

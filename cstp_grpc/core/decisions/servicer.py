@@ -62,7 +62,7 @@ class DecisionQueries:
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search decisions."""
         if request.agents:
-            # A peer that reads only a part of what is shared gets the answer of this agent alone, whomever it names.
+            # A peer that reads only a part of the shared decisions gets the answer of this agent alone.
             reject_agents(
                 request.scope, request.agents, ignored=self._read_policy.is_restricted_peer(current_caller.get().agent)
             )

@@ -82,7 +82,7 @@ def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks
     """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
     targets: set[str] = set()
     for chunk in split_into_chunks([item.decision_id for item in declarations]):
-        # Those of before, too: what is superseded no longer gets its status back.
+        # Earlier targets, too: a decision that is no longer superseded gets its status back.
         targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
         for table in (decision_links, suspended_links):
             unit_of_work.execute(sa.delete(table).where(table.c.declared_by.in_(chunk)))
@@ -98,7 +98,7 @@ def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
             yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
 
     yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
-    # Some sources only say by what they were superseded; the link is the one that the other would declare.
+    # Some sources only name their successor; the link is the one that the successor would declare.
     yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
     yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
     yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))

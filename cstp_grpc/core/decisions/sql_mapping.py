@@ -1,4 +1,4 @@
-"""Conditions on decisions in SQL, the mapping between decisions and rows, and reading what searches show of them."""
+"""Conditions on decisions in SQL, the mapping between decisions and rows, and reading them for search results."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class SqlDecisionStore:
         erased = sa.select(deleted_decisions.c.revision, deleted_decisions.c.id).where(
             deleted_decisions.c.revision > after_revision, deleted_decisions.c.agent == caller
         )
-        # One snapshot: what is committed while it is read has a greater revision than the newest one that it has.
+        # One snapshot: commits during the read have greater revisions than the newest one in it.
         with self._database.read_snapshot() as unit_of_work:
             (revisions,) = self._newest.all(unit_of_work, {})
             newest = int(max(revisions))
@@ -249,7 +249,7 @@ class SqlDecisionStore:
     def read_state(self) -> int:
         """Return a number that is a greater one after each change of a decision.
 
-        What was read later than the number is current for as long as the number stays the same.
+        Values that are read after the number are current for as long as the number stays the same.
         """
         if not self._counts_changes:
             return self.newest_revision()
@@ -419,7 +419,7 @@ class SqlDecisionStore:
 
     def _note_change(self, unit_of_work: UnitOfWork) -> None:
         if self._counts_changes:
-            # Not before the commit: who reads the number then may still read what was there before.
+            # Not before the commit: a reader of the number could then still read the former rows.
             unit_of_work.call_at_end(self._count_change)
 
     def _count_change(self) -> None:

@@ -33,7 +33,7 @@ MAX_TOTAL_STEPS = 5 * MAX_STEPS
 MAX_TEXT_STEPS = SHARED_STEPS
 """Maximum number of steps of an expression in a message or suggestion: a thousand rules may fire at once."""
 
-# The factors below are upper bounds of what the engine takes for an operation, in steps of 10 ns. They are rounded up,
+# The factors below are upper bounds of the engine's time for an operation, in steps of 10 ns. They are rounded up,
 # since an estimate that is too high only makes a rule be evaluated alone, and one that is too low blocks the server.
 
 COPIED_ELEMENT = 8

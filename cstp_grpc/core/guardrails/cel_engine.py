@@ -270,7 +270,7 @@ class CelEnvironment:
     ) -> None:
         types, parameters = dict(inputs), tuple(parameters)
         self._constants = {cel_variables.PARAMETER_PREFIX + name: literal for name, _, literal in parameters}
-        # For each environment: on the class, a cache would keep the environments that nobody uses any more.
+        # For each environment: on the class, a cache would keep environments that are no longer used.
         self.parse_condition = lru_cache(remembered)(self._parse_condition)
         """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
         self.defer_one = lru_cache(remembered)(self._make_program)
@@ -314,7 +314,7 @@ class CelEnvironment:
             raise
         for literal in cel_messages.find_time_literals(expression.text):
             self._check_time_literal(literal)
-        # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
+        # To check its cost; the program that evaluates it is compiled with the whole rule set and has the same tree.
         tree = CelProgram(lambda: program, expression.values).tree
         return replace(expression, tree=tree), program.return_type()
 
@@ -323,8 +323,8 @@ class CelEnvironment:
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
-        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. What has few
-        # signs cannot be nested deeply, and need not be compiled again.
+        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. An expression
+        # with few signs cannot be nested deeply, and is not compiled again.
         if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
             self._compile_batch((expression,))
         return expression
@@ -366,7 +366,7 @@ class CelEnvironment:
 
     def _check_time_literal(self, literal: str) -> None:
         """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""
-        # A rule with one that has none would load, and then be an error whenever it is evaluated.
+        # A rule with a literal without a value would load, and then fail at every evaluation.
         try:
             check_no_error(self._compile(literal).eval(self.bind({})))
         except (RuntimeError, CelEvaluationError):
@@ -399,7 +399,7 @@ def environment_for(
 ) -> CelEnvironment:
     """Return the environment for declarations.
 
-    The same declarations have the same environment, and what it has compiled: rules that did not change load at once.
+    Equal declarations share an environment and its compiled programs: rules that did not change load at once.
     """
     return known_environment(
         tuple(sorted(inputs.items())),

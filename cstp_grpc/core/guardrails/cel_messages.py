@@ -26,7 +26,7 @@ TIME_HINTS: Mapping[str, str] = {
 
 def find_time_literals(text: str) -> Iterator[str]:
     """Yield the calls of `duration` and `timestamp` with a literal text, as they are written."""
-    # Most rules have none, and need not be taken apart to know it.
+    # Most rules have no such literal, which this check finds without parsing them.
     tokens = tokenize_expression(text) if any(name in text for name in TIME_HINTS) else []
     for place, token in enumerate(tokens[:-3]):
         kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]

@@ -49,7 +49,7 @@ RESERVED_NAMES = frozenset(
 WINDOW_PATTERN = re.compile(r"([1-9][0-9]{0,4})([smh])")
 WINDOW_UNITS = {"s": 1, "m": 60, "h": 3600}
 MAX_WINDOW_SECONDS = 24 * 3600
-"""The longest time for which related intents are looked up. Chosen: what was announced yesterday is done or dropped."""
+"""The longest time for which related intents are looked up. Chosen: intents of yesterday are done or dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def presence_variable(name: str) -> str:
 class ReplacedPart(NamedTuple):
     """A part of an expression that the engine gets in other words: these, its first character, and the one behind it.
 
-    `aligned` is what stands in its place in the aligned text; None for the part itself.
+    `aligned` is its replacement in the aligned text; None for the part itself.
     """
 
     text: str
@@ -325,7 +325,7 @@ def check_intents_call(tokens: Sequence[CelToken]) -> None:
     if texts[:3] != [".", "related", "("] or texts[4:] != [")"] or tokens[3].kind != "string":
         raise RuleExpressionError('reads intents in another way than intents.related("1h")')
     try:
-        # Of a string with a prefix or three quotes, what is left is no time, and so is refused too.
+        # The rest of a string with a prefix or three quotes is not a time, and is refused too.
         parse_window_seconds(texts[3][1:-1])
     except ValueError as error:
         raise RuleExpressionError(f"asks for intents.related of a time that {error}") from None
@@ -380,7 +380,7 @@ def read_constant_time(texts: Sequence[str], constants: Mapping[str, str]) -> st
         texts = [token.text for token in tokenize_expression(literal)]
     if len(texts) == 4 and (texts[0], texts[1], texts[3]) == ("duration", "(", ")"):
         texts = texts[2:3]
-    # Without prefixes and escapes, so that what is written is the time.
+    # Without prefixes and escapes, so that the source is the time.
     if len(texts) != 1 or texts[0][:1] not in ('"', "'") or texts[0][:3] in QUOTES or "\\" in texts[0]:
         return None
     return texts[0][1:-1]

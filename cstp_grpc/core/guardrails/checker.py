@@ -57,7 +57,7 @@ GUARDRAIL_ID = attrgetter("guardrail_id")
 
 
 def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, Any]:
-    """Return the fields of an audit entry that record a verdict and what it is on; none without a verdict."""
+    """Return the fields of an audit entry that record a verdict and its action; empty without a verdict."""
     if verdict is None:
         return {}
     fields = verdict_audit_fields(verdict)
@@ -130,7 +130,7 @@ class VerdictObserver(Protocol):
         """Note a verdict."""
 
     def observe_failure(self) -> None:
-        """Note an action on which there is no verdict."""
+        """Count an action without a verdict."""
 
 
 @dataclass(frozen=True, slots=True)

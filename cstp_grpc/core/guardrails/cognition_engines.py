@@ -1,7 +1,7 @@
 """Convert the guardrails of cognition-engines, in both of its YAML dialects, to a rulebook.
 
 The flat dialect has keys such as `condition_stakes` and `requires_code_review`, the nested one the maps `condition` and
-`requires`. What its programs passed over, and so let through, is refused here or blocks; the notes say which.
+`requires`. Rules that its programs skipped, which let actions through, are refused here or block; the notes say which.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE_KEYS: Final = ("id", "description", "scope", "action", "message", "conditio
 ACTIONS: Final[Mapping[str, tuple[Severity, Enforcement]]] = {
     "block": (Severity.BLOCK, Enforcement.ENFORCE),
     "warn": (Severity.WARN, Enforcement.ENFORCE),
-    # Logged and told to nobody: a dry run is on record, too, and is no warning.
+    # Only logged: a dry run is recorded too, and is not a warning.
     "log": (Severity.WARN, Enforcement.DRYRUN),
 }
 REFUSED_KEYS: Final[Mapping[str, str]] = {
@@ -80,8 +80,8 @@ class CognitionEnginesGuardrail:
 def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -> Conversion:
     """Convert a file of guardrails of cognition-engines.
 
-    With `skips_absent`, conditions are not met by actions that do not give what they read, as before. Raises
-    RulebookError with every reason why the file is not converted.
+    With `skips_absent`, conditions are not met by actions that lack their inputs, as before. Raises RulebookError with
+    every reason why the file is not converted.
     """
     problems: list[RulebookProblem] = []
 
@@ -116,7 +116,7 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
 def check_conversion(
     text: str, rules: Sequence[CognitionEnginesGuardrail], report: yaml_document.ReportProblem
 ) -> None:
-    """Report why a converted rulebook cannot be loaded, if it cannot: what is handed out is proved to load."""
+    """Report why a converted rulebook cannot be loaded, so that every returned rulebook loads."""
     path = Path("converted.yaml")
     try:
         load_rule_set(path, [RulebookFile(path, text.encode())])
@@ -136,7 +136,7 @@ def identifier_of(text: str) -> str | None:
 
 
 class CognitionEnginesReader:
-    """Reads a file of guardrails and reports what is refused; `name` and `version` are those of a template."""
+    """Reads a file of guardrails and reports refused parts; `name` and `version` are those of a template."""
 
     def __init__(self, report: yaml_document.ReportProblem) -> None:
         self._report = report
@@ -204,7 +204,7 @@ class CognitionEnginesReader:
     def _read_fields(
         self, entries: Mapping[str, YamlNode], fields: yaml_document.YamlFields
     ) -> Iterator[tuple[bool, str, YamlNode]]:
-        """Yield the fields of both dialects: whether each is a requirement, its name and what it is compared with."""
+        """Yield the fields of both dialects: whether each is a requirement, its name and its comparison."""
         for is_requirement, key, prefix in (
             (False, "condition", CONDITION_PREFIX),
             (True, "requires", REQUIREMENT_PREFIX),
@@ -340,7 +340,7 @@ ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class WrittenGuardrail:
-    """A guardrail to write; `projects` are those that it is for, none for all."""
+    """A guardrail to write; `projects` are those that it applies to, empty for all."""
 
     id: str
     name: str

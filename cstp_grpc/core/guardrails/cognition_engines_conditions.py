@@ -1,7 +1,7 @@
 """The conditions and requirements of cognition-engines' guardrails, and the expressions that mean the same here.
 
 Anything that can be understood in two ways is refused with the reason: the format was read by programs that differ, and
-skipped what they could not make sense of.
+skipped conditions that they did not understand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Select the guardrails that an action can concern, and plan what is read and evaluated for them.
+"""Select the guardrails that an action can concern, and plan the variables and conditions to evaluate.
 
 They are selected by equality, before any expression is evaluated. Guardrails with the same conditions form a group.
 Each group is a bit; every value that a condition names has the bits of the groups that accept it, so that selecting
@@ -232,7 +232,7 @@ MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
 
 
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
-"""The variable of an input, its name in the context, its converted default, and what converts a value."""
+"""The variable of an input, its name in the context, its converted default, and the converter of its values."""
 
 
 ApartRules: TypeAlias = Mapping[str, CelEvaluationError | None]
@@ -244,7 +244,7 @@ NOTHING_APART: ApartRules = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """The guardrails that an action can concern, and what has to be read for them.
+    """The guardrails that an action can concern, and the variables to read for them.
 
     `presence_tests` are the variable, root and last part of each name that is tested for presence; `light_size` is the
     size up to which all guardrails may be evaluated in batches; `demanding` are those that read required inputs.
@@ -308,7 +308,7 @@ class EvaluationPlan:
                 size += 1 + len(value)
             else:
                 size += measure_size(value).total
-        # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
+        # The cheap bound first: almost all actions are smaller than the limit of every rule in a batch.
         apart = self._find_heavy_rules(values, size) if size > self.light_size else {}
         for rule in self.demanding:
             for name in rule.required:
@@ -344,7 +344,7 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     """Return the plan for the guardrails in these batches."""
     rules = [rule for batch in batches for rule in batch.rules]
     expressions = [expression for rule in rules for expression in rule.guardrail.expressions]
-    # Sorted, since answers name what was assumed in this order, whichever process gives them.
+    # Sorted, so that the answers of all processes name the assumed inputs in the same order.
     read = sorted({name for expression in expressions for name in expression.values})
     tested = sorted({name for expression in expressions for name in expression.presences})
     history = sorted({query for expression in expressions for query in expression.history})

@@ -1,4 +1,4 @@
-"""Evaluate actions against a rule set, and report what they leave unknown.
+"""Evaluate actions against a rule set, and report inputs that they leave unknown.
 
 A guardrail that cannot be evaluated counts as matched (fail closed).
 """
@@ -107,7 +107,7 @@ class UnknownInputReporter:
 
 def is_stopped_anyway(judged: Sequence[Violation], unknown_action: Violation) -> bool:
     """Return whether an action is not taken to be harmless, whatever it leaves unknown: it is not allowed anyway."""
-    # An approval that is missing is no block: a person would let through what is to be blocked.
+    # A missing approval is not a block: a person could then allow an action that must be blocked.
     if unknown_action.severity is Severity.BLOCK:
         return any(each.severity is Severity.BLOCK for each in judged)
     return bool(judged)
@@ -140,7 +140,7 @@ def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Sever
         "Unknown Action",
         "The action states none of the inputs that guardrails read, so they evaluated assumed values",
         severity,
-        "State what is true of the action",
+        "State the inputs that describe the action",
         UNKNOWN_ACTION,
         tuple(map(describe_missing_input, inputs)),
     )
@@ -217,7 +217,7 @@ class GuardrailEvaluator:
         """Return the verdict on an action that no guardrail matches."""
 
     def warm_up(self) -> None:
-        """Work out what is kept for each guardrail, which the first action would otherwise wait for."""
+        """Compute the cached data of each guardrail, so that the first action does not wait for it."""
         # A plan for everything asks every program for its bounds, which it then keeps.
         make_plan([batch for group in self._groups for batch in group], self._inputs)
 
@@ -236,8 +236,8 @@ class GuardrailEvaluator:
         plan = self._plan_of(selected)
         values, assumed = plan.read_variables(action)
         matched = self._find_matches(plan, values, action, size)
-        # An input informs only those guardrails that the agent is judged by. What the caller can choose, such as the
-        # category, does not matter: an action must not count as known because it names an undeclared category.
+        # An input informs only guardrails that apply to the agent. Fields that the caller can choose, such as the
+        # category, do not matter: an action must not count as known because it names an undeclared category.
         concerning = self._selector.select_for_agent(action.agent, period)
         reporter = self._reporter_of(concerning)
         is_informed = self._informs_by_command(action) or reporter.is_informed(action.context)

@@ -1,5 +1,5 @@
-"""Explain what guardrails make of an action: whether each fires, which parts of its condition decide it, and what it
-reads.
+"""Explain the outcome of guardrails for an action: whether each fires, which parts of its condition decide it, and
+which inputs it reads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ConditionPart:
 
 
 PartValue: TypeAlias = bool | None
-"""The value of a part; None if it cannot be evaluated, or is no bool."""
+"""The value of a part; None if it cannot be evaluated, or is not a bool."""
 
 
 def split_condition(expression: RuleExpression) -> ConditionPart:
@@ -179,8 +179,8 @@ class ExplainedInput:
 class GuardrailExplanation:
     """The outcome of a guardrail for an action, with the reasons.
 
-    `reason` says why it is skipped or cannot be evaluated; `violation` is what it reports. `microseconds` is how long
-    its condition takes, 0 if it is not evaluated.
+    `reason` says why it is skipped or cannot be evaluated; `violation` is its report. `microseconds` is the time of
+    evaluating its condition, 0 if it is not evaluated.
     """
 
     guardrail: Guardrail

@@ -62,7 +62,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
 
 
 def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
-    """Return the path of the rulebook that a file names, or why it is none."""
+    """Return the path of the rulebook that a file names, or the reason why it is invalid."""
     if PACKAGED_NAME.fullmatch(name):
         path = packaged_rulebook_path(name)
         return path if path.exists() else f"there is no packaged rulebook {name}; a file ends in .yaml or .yml"
@@ -92,11 +92,11 @@ def collect_rulebook_files(
 ) -> Sequence[RulebookFile]:
     """Read a rulebook or a folder of them, with the files that they extend; `path` may be a pipe if `accepts_pipe`.
 
-    What is missing or cannot be parsed is left out, for the loader to report. Raises OSError if the folder cannot be
+    Files that are missing or invalid are left out, for the loader to report. Raises OSError if the folder cannot be
     read, or a file and `report` raises it.
     """
     files: dict[Path, RulebookFile] = {}
-    # The files of the folder come first: whatever they extend, none of them is left out.
+    # The files of the folder come first, so that none of them is left out, however many rulebooks they extend.
     pending = deque(normalize_path(file) for file in list_rulebook_files(path))
     pipe = normalize_path(path) if accepts_pipe else None
     most = len(pending) + MAX_EXTENDED
@@ -113,7 +113,7 @@ def collect_rulebook_files(
 
 
 def extended_paths(file: RulebookFile, root: Path) -> Iterator[Path]:
-    """Yield the paths of the rulebooks that a file extends; what is wrong is left to the loader."""
+    """Yield the paths of the rulebooks that a file extends; the loader reports faults."""
     if may_extend(file.content):
         document = read_document(file.content, ignore_problem)
         if document is not None:

@@ -71,7 +71,7 @@ def commands_reader(phrases: Iterable[str]) -> Callable[[Action], list[commands_
 
     def read(action: Action) -> list[commands_pb2.Command]:
         found: list[commands_pb2.Command] = []
-        # Most actions have none.
+        # Most actions have no command.
         if action.invocation is NO_INVOCATION:
             return found
         size = 0
@@ -79,7 +79,7 @@ def commands_reader(phrases: Iterable[str]) -> Callable[[Action], list[commands_
             message = command_message(command, known.matching(command))
             size += message.ByteSize()
             if size > MAX_COMMAND_BYTES:
-                # The effects count; the words of what is beyond the limit are left out.
+                # The effects count; the words of commands beyond the limit are left out.
                 for field in ("arguments", "operands", "environment", "flags", "text", "directory"):
                     message.ClearField(field)
             found.append(message)
@@ -174,7 +174,7 @@ def read_related_ages(action: Action) -> object:
 
 def history_reader(scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuery]) -> ReadVariable:
     def read(action: Action) -> object:
-        # Before it is asked whether anything was read: who states no category must be told that.
+        # Before the check for unreadable history: a caller that states no category must get this error.
         if (missing := action.history_subject.find_missing(scopes)) is not None:
             raise InputValueError(f"needs action.{missing}, which is missing")
         if action.history.unreadable is not None:

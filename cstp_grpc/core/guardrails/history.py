@@ -96,7 +96,7 @@ class HistorySubject:
     project: str | None = None
 
     def find_missing(self, scopes: Iterable[HistoryScope]) -> HistoryScope | None:
-        """Return the first of the scopes for which the action has no value; a blank one is none."""
+        """Return the first of the scopes for which the action has no value, or only a blank one."""
         return next((scope for scope in scopes if scope is not HistoryScope.AGENT and self._is_blank(scope)), None)
 
     def _is_blank(self, scope: HistoryScope) -> bool:

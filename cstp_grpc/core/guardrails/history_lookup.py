@@ -42,7 +42,7 @@ def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> No
     If it cannot be read, the checks try again.
     """
     if evaluator.longest_history:
-        # Without scopes, for whatever is asked later: what is read is not restricted by them, only what is counted.
+        # Without scopes, for any later query: scopes restrict only the counted outcomes, not those that are read.
         everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
         history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
 

@@ -341,7 +341,7 @@ class InputNames:
 
         Names that share a rare trigram come first: it says more than a prefix that all names have.
         """
-        # Sorted, so that what is found does not depend on the order of a set.
+        # Sorted, so that the result does not depend on the order of a set.
         found = [self._names_by_trigram[each] for each in sorted(trigrams) if each in self._names_by_trigram]
         likely: dict[str, None] = {}
         for names in sorted(found, key=len):

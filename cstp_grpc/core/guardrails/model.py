@@ -179,7 +179,7 @@ class Verdict:
         return self.approval is not None and self.approval.status is ApprovalStatus.DENIED
 
     def approved_by(self, approval: VerdictApproval) -> Verdict:
-        """Return the verdict that allows what an approval lets through; what asked for it is among the warnings."""
+        """Return the verdict that allows an approved action; guardrails that required the approval become warnings."""
         return replace(
             self, violations=(), warnings=(*self.violations, *self.warnings), allowed=True, approval=approval
         )

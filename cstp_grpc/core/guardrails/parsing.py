@@ -34,7 +34,7 @@ NO_EXPRESSION = RuleExpression("", "", "", frozenset(), frozenset())
 ALWAYS = RuleExpression("true", "true", "true", frozenset(), frozenset())
 """The expression of a guardrail that only has `match`."""
 RESERVED_IDS = frozenset({model.UNDECLARED_INPUT_ID, model.UNKNOWN_ACTION_ID})
-"""The ids under which the server itself reports what an action leaves unknown."""
+"""The ids under which the server itself reports unknown inputs of an action."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -184,7 +184,7 @@ class IntentionFinder:
             clause.has_harmless = clause.has_harmless or stem in vocabulary.HARMLESS
 
     def _read_word(self, sentence: SentenceWords, place: int, clause: Clause, before: str) -> None:
-        """Note in a clause what a word makes of the words behind it."""
+        """Store in a clause how a word changes the meaning of the next words."""
         word, stem = sentence.words[place], sentence.stems[place]
         if word in vocabulary.NEGATIONS or word.endswith("n't") or (before == "no" and word == "longer"):
             clause.is_negated = True
@@ -209,7 +209,7 @@ class IntentionFinder:
             return False
         if not clause.is_negated and clause.head != "mention":
             return True
-        # What governs a verb also governs the next ones of a list: "do not drop or delete", "how to stop and drop".
+        # Words that govern a verb govern the next verbs of a list: "do not drop or delete", "how to stop and drop".
         leader = place - 2 >= clause.start and (
             sentence.words[place - 2] in vocabulary.VERB_LEADERS
             or sentence.stems[place - 2] in vocabulary.MENTIONING

@@ -66,7 +66,7 @@ class RuleLoader:
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
         evaluator = GuardrailEvaluator(rule_set, self._policy, self._server_keys)
-        # Here, and not in the first check, which would wait for what is worked out once for each rule.
+        # Here, and not in the first check, which would wait until every rule is prepared once.
         evaluator.warm_up()
         return rules_in_force.LoadedRules(tuple(files), rule_set, evaluator, rules_in_force.RuleListing(rule_set, now))
 

@@ -110,7 +110,7 @@ def unrecorded_variables(action: Action) -> Iterator[str]:
     """Yield the variables that the server looked up for an action and did not record."""
     yield INTENTS_VARIABLE
     for name, scopes in HISTORY_SCOPES.items():
-        # Without a category, nobody can say how often something of its category failed: that is known to be an error.
+        # Without a category, the failures of its category cannot be counted: that is certain to be an error.
         if action.history_subject.find_missing(scopes) is None:
             yield name
     if action.code.paths:

@@ -135,7 +135,7 @@ def find_rule_changes(
 ) -> tuple[ValueChange, ...]:
     changes = find_value_changes(describe_guardrail(old), describe_guardrail(new))
     named = {change.key for change in changes}
-    # The same text may read parameters with other values, which are written into what is evaluated.
+    # The same text may read parameters with other values, which are written into the evaluated expression.
     evaluated = find_value_changes(describe_evaluated(old[1]), describe_evaluated(new[1]))
     return (*changes, *(change for change in evaluated if change.key not in named))
 

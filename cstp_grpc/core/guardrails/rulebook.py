@@ -96,7 +96,7 @@ class RulebookLoader:
         """Return the rulebooks in the order in which violations are reported. Raises RulebookError."""
         extensions = {file: self._read_extensions(file) for file in self._files}
         extended = {each.path for found in extensions.values() for each in found}
-        # Those that nobody extends; then, for circles, what has not been reached from them.
+        # Files that no other extends; then, for cycles, files that were not reached from them.
         for file in (*(file for file in self._named if file not in extended), *self._named):
             if file not in self._loaded:
                 self._load(file, {}, extensions, ())
@@ -118,7 +118,7 @@ class RulebookLoader:
         extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook:
-        """Load a rulebook after what it extends; `chain` are the files that led to it."""
+        """Load a rulebook after the rulebooks that it extends; `chain` are the files that led to it."""
         bases: dict[Path, LoadedRulebook] = {}
         for extension in extensions[file]:
             base = self._load_base(extension, file, extensions, (*chain, file))
@@ -141,7 +141,7 @@ class RulebookLoader:
         extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook | None:
-        """Load what a file extends, or report why that cannot be."""
+        """Load the rulebooks that a file extends, or report why that is impossible."""
         known = self._loaded.get(extension.path)
         if extension.path in chain:
             reason = f"{extension.path.name} extends this rulebook itself, directly or by others"

@@ -75,7 +75,7 @@ class RulebookCopy:
 
     def write(self, files: Sequence[RulebookFile]) -> None:
         """Replace the copy; if that fails, the log says so, and the former one stays."""
-        # What was loaded is UTF-8.
+        # Loaded files are UTF-8.
         content = json.dumps([[str(file.path), file.content.decode()] for file in files])
         # Renamed when it is whole: a process that is killed here leaves the former copy.
         unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}")

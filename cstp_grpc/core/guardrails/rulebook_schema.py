@@ -1,7 +1,7 @@
-"""The keys of rulebooks: what the parser accepts where, and the JSON Schema that tells editors.
+"""The keys of rulebooks that the parser accepts, and their JSON Schema for editors.
 
-The parser takes the keys of each map from here, and the schema is made of the same declarations. What depends on more
-than one place, such as expressions and references by id, is the parser's alone.
+The parser takes the keys of each map from here, and the schema is made of the same declarations. Only the parser checks
+rules that depend on more than one place, such as expressions and references by id.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class RuleListing:
     def guardrails_for(self, agent: str, project: str | None, now: datetime) -> list[ListedGuardrail]:
         """Return the guardrails that can concern actions of an agent at an instant, in the order of the rule set.
 
-        If it names no project, none is left out for its project.
+        Without a project, guardrails of every project are included.
         """
         return [listed for listed in self._guardrails if can_concern(listed.guardrail, agent, project, now)]
 
@@ -175,7 +175,7 @@ def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRules:
-    """One version of the rules, the files that it was read from, and what answers are made with."""
+    """One version of the rules, the files that it was read from, and the objects that answer calls."""
 
     files: tuple[RulebookFile, ...]
     rule_set: RuleSet
@@ -206,7 +206,7 @@ class RulesInForce:
     """
 
     def __init__(self, loaded: LoadedRules) -> None:
-        # Replaced by one assignment, which is atomic: nobody sees half of it, and nobody waits for a lock.
+        # Replaced by one assignment, which is atomic: readers see no half of it, and wait for no lock.
         self.state = RulesState(loaded)
         self.replacements = 0
         """The number of replacements."""
@@ -224,7 +224,7 @@ class RulesInForce:
 
     def replace(self, loaded: LoadedRules) -> None:
         """Evaluate these rules from now on. Raises the error of a follower, and then changes nothing."""
-        # First those that judge, who may have to read what the rules ask for: rules that are listed do judge.
+        # First the followers that evaluate, which may have to read history for the rules: listed rules are in force.
         for follower in self._followers:
             follower(loaded)
         self.state = RulesState(loaded)
@@ -261,7 +261,7 @@ class ExplainedAction:
 
 
 class RuleExplainer:
-    """Explains what the rules in force make of actions; `run_blocking` runs what takes long."""
+    """Explains the outcomes of the rules in force for actions; `run_blocking` runs long work."""
 
     def __init__(
         self, rules: RulesInForce, checker: GuardrailChecker, clock: Callable[[], datetime], run_blocking: RunBlocking

@@ -57,9 +57,9 @@ MENTIONING: Final = stems_of(
 )
 """Verbs after which the rest of a clause is only talked or written about."""
 SOLVING: Final = stems_of("fix improve handle undo revert restore recover speed optimize optimise resolve")
-"""Those of them whose clause says with "by" what is done."""
+"""Those of them whose clause names the action after "by"."""
 CHANGING: Final = stems_of("update change modify edit adjust configure set patch alter tune")
-"""Verbs whose clause says with "to" or "by" what is done."""
+"""Verbs whose clause names the action after "to" or "by"."""
 NEUTRAL: Final = stems_of(
     """run execute deploy restart start rerun push merge release ship migrate back rebuild reload send notify keep leave
     archive export import copy rotate make let go proceed continue commit tag install recreate free save reduce

@@ -58,8 +58,8 @@ class GuardrailChecks:
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     """Serves cstp.v1.GuardrailService.
 
-    `name` is the name of this agent, `run_blocking` runs what takes long, and `max_bytes` is how long the verdicts of a
-    batch may be together.
+    `name` is the name of this agent, `run_blocking` runs long work, and `max_bytes` is the maximum size of all verdicts
+    of a batch.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ RULEBOOK = MessageMapper(
 MAX_SHOWN_PROBLEMS = 50
 """Maximum number of problems in an answer. Chosen: more are not read, and the log has all."""
 MAX_PROBLEM_CHARACTERS = 500
-"""Maximum length of a problem in an answer: it may quote what the file says."""
+"""Maximum length of a problem in an answer, because it may quote the file."""
 
 
 PROBLEM = MessageMapper(RulebookProblem, guardrails_pb2.RulebookProblem)

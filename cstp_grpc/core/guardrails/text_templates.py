@@ -90,7 +90,7 @@ def format_value(value: object) -> str:
     if isinstance(value, str):
         text = value
     elif isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        # All numbers are doubles, and nobody has written 5.0.
+        # All numbers are doubles; an author who wrote 5 expects 5, not 5.0.
         text = str(int(value))
     elif isinstance(value, datetime):
         text = value.isoformat().replace("+00:00", "Z")

@@ -82,7 +82,7 @@ def read_document(content: bytes, report: ReportLine) -> YamlNode | None:
     try:
         documents = _RulebookReader(report).read(decode_text(content))
     except YamlError as error:
-        # The parser reports what is missing at the end on the line after the last, which editors do not have.
+        # The parser reports a missing end on the line after the last, which editors do not have.
         last_line = max(1, len(content.splitlines()))
         report(min(error.line or 1, last_line), error.reason.removeprefix("it "))
         return None

@@ -96,7 +96,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class ActingAgent:
-    """The authenticated agent that announces: whose decisions it may read, and what it may do."""
+    """The authenticated agent that announces: its name as a reader of decisions, and its permissions."""
 
     name: str
     reader: str
@@ -236,7 +236,7 @@ class Announcer:
         )
 
     async def _require_valid(self, announcement: Announcement) -> None:
-        """Check what needs no file. Raises InvalidArgument, and for its revision QueryFailed and Unavailable."""
+        """Do the checks that need no file. Raises InvalidArgument, and for its revision QueryFailed and Unavailable."""
         check_context_bounds(announcement.metadata, "metadata")
         if announcement.is_shared and not self._settings.stores_content:
             raise InvalidArgument.field("visibility", "must be private: this server stores no contents of intents")
@@ -405,7 +405,7 @@ class Announcer:
         return stored
 
     def _store_within(self, write: AnnouncementWrite, unit_of_work: UnitOfWork) -> StoredAnnouncement:
-        """Do within a transaction what `_store` stores. Raises IntentContended, and what recording raises."""
+        """Store an announcement in a transaction. Raises IntentContended, and the errors of recording."""
         intent, feedback, shared_vector = write.intent, write.feedback, write.shared_vector
         # Lock order: settling, recording and citing may wait for the global write lock, and inserting the intent takes
         # its revision lock. The other way round, a server could hold an intent's lock while it waits for a server that

@@ -64,7 +64,7 @@ class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
         start = self._store.settled_number() if after is None else self._read_token(after)
         subscription = self._open(caller, caller, conditions, start)
         if after is None:
-            # What was announced before the watch, behind one that is not committed yet, is not told.
+            # Announcements before the watch, behind one that is not committed yet, are not reported.
             newer = self._store.announced(caller, filters, start, None)
             conditions.returned.update(item.number for item in newer)
         subscription.ready.append(WatchedAnnouncement(None, start))
@@ -91,7 +91,7 @@ class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
         reached = settled if len(found) < limit else min(settled, found[-1].number)
         subscription.after = max(subscription.after, reached)
         told = [item for item in found if item.number not in conditions.returned and self._is_watched(item, conditions)]
-        # Before the next one: who goes on there after the watch broke off between the two is told it.
+        # Before the next one: a watcher that resumes there, after a break between the two, gets the next one.
         ends = [min(subscription.after, item.number - 1) for item in told[1:]] + [subscription.after]
         subscription.ready.extend(WatchedAnnouncement(item.intent, end) for item, end in zip(told, ends, strict=False))
         conditions.returned.update(item.number for item in found)

@@ -275,7 +275,7 @@ class IntentSharing:
 
     def default_visibility(self, caller: Caller) -> Visibility:
         """Return the visibility of an announcement that states none."""
-        # What a peer passes on for its own callers was not meant for our agents.
+        # A peer announces for its own callers, who did not share with our agents.
         is_relayed = caller.reader != caller.agent
         shares = not self.agents.isdisjoint((caller.agent, EVERY_AGENT)) and not is_relayed
         return Visibility.SHARED if shares else Visibility.PRIVATE
@@ -347,7 +347,7 @@ TEACHING_SHARE = 0.25
 """How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.35 it is 0.51,
 from which on a decision is more likely relevant than not, as scores are calibrated."""
 BARE_SHARE = 0.8
-"""Chosen: what only shares some words with the intent stays below."""
+"""Chosen: decisions that only share some words with the intent stay below."""
 RELATED_SHARE = 0.1
 """Likewise for intents of others, whose scores are similarities."""
 

@@ -1,4 +1,4 @@
-"""Answers what guardrails ask about the past, from memory that follows the journal."""
+"""Answers history queries of guardrails, from memory that follows the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OutcomeHistory:
     """Counts recorded outcomes for guardrails; fulfils `HistoryReader`. Safe for many threads.
 
     Each reading asks the database for its newest change, so that whatever is committed counts on every server. `pool`
-    runs what may take long.
+    runs long work.
     """
 
     def __init__(

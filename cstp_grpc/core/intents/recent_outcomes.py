@@ -187,7 +187,7 @@ class RecentOutcomes:
         self._size = 0
         self._names_decisions = False
         """Whether any closing names a decision."""
-        # Made from the columns for what was asked. Outcomes that come last are added; any other change drops all.
+        # Made from the columns for a query. Outcomes that come last are added; any other change drops all.
         self._timelines: LRUCache[TimelineKey, Timeline] = LRUCache(MAX_KEPT_MOMENTS, getsizeof=weigh_timeline)
 
     def __len__(self) -> int:
@@ -286,7 +286,7 @@ class RecentOutcomes:
         self._names_decisions |= bool(np.any(added["decision"] != NOTHING))
         at = self._used("at")
         if np.any(at[max(start, 1) :] < at[max(start, 1) - 1 : -1]):
-            # An import may bring what is older. Timelines hold positions, which are others afterwards.
+            # An import may add older outcomes. Timelines contain positions, which change then.
             order = np.argsort(at, kind="stable")
             self._columns = {name: self._used(name)[order] for name in COLUMNS}
             self._timelines.clear()

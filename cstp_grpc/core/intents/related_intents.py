@@ -1,4 +1,4 @@
-"""The shared intents of the last day in memory, and finding those that resemble what an agent is about to do."""
+"""The shared intents of the last day in memory, and finding those that resemble the next action of an agent."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 RECENT_TIME = timedelta(seconds=MAX_WINDOW_SECONDS)
-"""How long an intent is told to others."""
+"""How long other agents can find an intent."""
 MAX_RECENT = 1000
-"""Maximum number of intents that are told, the latest ones. Chosen: an announcement is compared with them in 0.1 ms."""
+"""Maximum number of intents to find, the latest ones. Chosen: an announcement is compared with them in 0.1 ms."""
 
 REMOVAL_BATCH = 500
 """Rows of a table that one transaction removes at most. Chosen: announcements wait for it only briefly."""
@@ -67,7 +67,7 @@ class RecentIntents:
         self._shared: list[SharedIntent] = []
         self._times = np.empty(limit, np.float64)
         self._vectors = np.empty((limit, dimensions), np.float32)
-        # The next two belong to whoever holds `_refreshing`.
+        # The next two belong to the thread that holds `_refreshing`.
         self._position: int | None = None
         """The number of a change up to which all were read; None before the first refresh."""
         self._read: set[int] = set()
@@ -76,7 +76,7 @@ class RecentIntents:
         """Changes since a refresh began, whose snapshot may lack them; None if there is no refresh."""
 
     def __len__(self) -> int:
-        """Return how many intents are held; some may have become too old to be told."""
+        """Return the number of stored intents, including expired ones that are not removed yet."""
         return len(self._rows)
 
     def store(self, unit_of_work: UnitOfWork, shared: SharedIntent) -> None:
@@ -118,7 +118,7 @@ class RecentIntents:
             return [shared for shared in self._shared if shared.intent.received_at >= oldest]
 
     def refresh(self) -> None:
-        """Take over what the database holds; only what changed is read. Raises QueryFailed."""
+        """Read the changes in the database. Raises QueryFailed."""
         with self._refreshing:
             try:
                 with self._lock:
@@ -135,7 +135,7 @@ class RecentIntents:
                     self._missed = None
 
     def remove_expired(self, writer: GroupCommitWriter) -> bool:
-        """Remove intents that are not told any more, and return whether more may be stored. Raises Unavailable."""
+        """Remove expired intents, and return whether more may be stored. Raises Unavailable."""
         oldest = self._clock() - RECENT_TIME
         with self._lock:
             for row in np.flatnonzero(self._times[: len(self._shared)] < oldest.timestamp())[::-1].tolist():
@@ -238,7 +238,7 @@ MAX_RELATED = 5
 MAX_AGES = 100
 """Maximum number of related intents that guardrails count."""
 SAME_PATH = 0.2
-"""Added to the similarity of intents about a common path. Chosen: what touches the same files need be half as alike."""
+"""Added to the similarity of intents about a common path. Chosen: with common files half the similarity suffices."""
 SAME_PROJECT = 0.05
 """Added to the similarity of intents about the same project without a common path."""
 
@@ -305,7 +305,7 @@ class RelatedIntents:
         self._recent.store(unit_of_work, shared)
 
     def note_withdrawal(self, unit_of_work: UnitOfWork, key: IntentKey) -> None:
-        """Note within the transaction that stores a private revision that earlier ones are not told any more."""
+        """Withdraw earlier revisions, in the transaction that stores a private revision."""
         self._recent.note_change(unit_of_work, key)
 
     def add(self, shared: SharedIntent) -> None:
@@ -313,7 +313,7 @@ class RelatedIntents:
         self._recent.add(shared)
 
     def withdraw(self, key: IntentKey) -> None:
-        """Let nobody find the revisions of an intent before a committed one, which is not shared."""
+        """Hide the revisions of an intent before a committed one, which is not shared."""
         if len(self._recent):
             self._recent.withdraw(key)
 
@@ -324,7 +324,7 @@ class RelatedIntents:
         return vector
 
     async def catch_up(self) -> None:
-        """Take over what other processes have committed until now. Raises QueryFailed.
+        """Read the commits of other processes until now. Raises QueryFailed.
 
         An agent that shares its intent calls this after the commit. So of two agents that announce at the same time to
         two servers, at least one finds the intent of the other.
@@ -340,7 +340,7 @@ class RelatedIntents:
     def list_recent(self, caller: str, reader: str, project: str | None, paths: Sequence[str]) -> list[RelatedIntent]:
         """Return the intents of other agents of the last day: open ones first, then those about the same place.
 
-        The score is what a common place adds to a similarity.
+        The score is the bonus of a common place.
         """
         found = [
             RelatedIntent(shared, common_place_bonus(shared.intent, project, paths))
@@ -369,7 +369,7 @@ class RelatedIntents:
             return IntentFacts(unreadable=error.message)
 
     def _related(self, subject: IntentSubject) -> Iterable[RelatedIntent]:
-        # Lower by the greatest bonus, which is known only for what is found.
+        # Lower by the greatest bonus, which is known only for found intents.
         for shared, similarity in self._recent.find_similar(subject.vector, self._min_score - SAME_PATH):
             intent = shared.intent
             if intent.agent == subject.caller or not self._read_policy.may_read_intent(intent.category, subject.reader):

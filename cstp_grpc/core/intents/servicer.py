@@ -70,7 +70,7 @@ class Announcements:
     async def announce(
         self, request: cstp_pb2.AnnounceIntentRequest, recording: DecisionRecording | None = None
     ) -> tuple[cstp_pb2.AnnounceIntentResponse, JournalWrite[Decision] | None]:
-        """Announce an intent, with a decision to record if it is allowed, and what that changed in the journal."""
+        """Announce an intent, with a decision to record if it is allowed, and its changes in the journal."""
         if request.agents:
             reject_agents(request.scope, request.agents)
         caller = current_caller.get()

@@ -30,7 +30,7 @@ STATE = select(
 
 KNOWN_AT = case(
     (decisions.c.reviewed_date.is_not(None), decisions.c.reviewed_date),
-    # A date is what its agent says, and must not lie in the future, where it would count for longer.
+    # A date is stated by its agent, and must not lie in the future, where it would count for longer.
     (decisions.c.date < decisions.c.created_at, decisions.c.date),
     else_=decisions.c.created_at,
 )
@@ -84,7 +84,7 @@ NEW_CLOSINGS = select(*CLOSING).where(and_(IS_NUMBERED, intents.c.closing_number
 class SqlOutcomeStore:
     """Reads outcomes from the tables of decisions and intents; fulfils `OutcomeStore`.
 
-    `read_changes`, if nobody but this process writes, returns another value after each change without asking the
+    `read_changes`, if only this process writes, returns another value after each change without asking the
     database.
     """
 
@@ -92,8 +92,8 @@ class SqlOutcomeStore:
         self._local = database.is_sqlite
         self._read_changes = read_changes
         self._known: tuple[object, OutcomeState] | None = None
-        """The last state with its value of `read_changes`; threads that set it at the same time set what is true."""
-        # What is read is as of one state, so that no change falls between its parts.
+        """The last state with its value of `read_changes`; threads that set it at the same time set equal values."""
+        # Read in one snapshot, so that no change falls between its parts.
         self._database = database.with_repeatable_reads()
         # Compiled, since each of 100 000 rows would take twice as long otherwise, and every check asks for the state
         # that has a rule over the past.
@@ -117,7 +117,7 @@ class SqlOutcomeStore:
 
     def read_state(self) -> OutcomeState:
         """Return up to where changes are committed."""
-        # Read before the state: what is committed in between gives another value to the next call.
+        # Read before the state: a commit in between gives another value to the next call.
         changes = None if self._read_changes is None else self._read_changes()
         if changes is not None and self._known is not None and self._known[0] == changes:
             # Memory must not answer for a database that is gone.

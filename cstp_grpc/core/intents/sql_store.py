@@ -212,7 +212,7 @@ class SqlIntentStore:
         """Store how a revision that `find_to_close` returned ended."""
         table = intents.c
         same = (table.agent == key.agent, table.correlation_id == key.correlation_id, table.revision == key.revision)
-        # Held until the commit, so that whoever has read a number has read all before it.
+        # Held until the commit, so that a reader of a number has read all numbers before it.
         self._order.hold(unit_of_work)
         number = unit_of_work.execute(NEXT_CLOSING).scalar_one()
         unit_of_work.execute(
@@ -227,7 +227,7 @@ class SqlIntentStore:
         The newest one of all, and the one closed last, stay: their numbers are not given again.
         """
         table, others = intents.c, intents.alias().c
-        # Numbers follow from the greatest one in the table, and others read what is after the last one that they know.
+        # Numbers follow from the greatest one in the table, and readers read the numbers after their last one.
         newest = select(func.max(others.id)).scalar_subquery()
         last_closed = (
             select(func.max(others.closing_number)).where(others.closing_number.is_not(None)).scalar_subquery()
@@ -288,7 +288,7 @@ class SqlIntentStore:
         """
         table = intents.c
         newer = intents.alias()
-        # Of others' intents the newest revision only, or one that was taken back would be told to late watchers.
+        # Only the newest revisions of others' intents, or late watchers would get an intent that was withdrawn.
         replaced = exists().where(
             newer.c.agent == table.agent,
             newer.c.correlation_id == table.correlation_id,

@@ -82,7 +82,7 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
     """Return at most five suggestions, the most useful first.
 
     The order: how to satisfy guardrails that block; open intents of others; a confidence that is far from the record;
-    the first two checks not made yet; what superseded the best matches; lessons of failures and of partial successes;
+    the first two open checks; successors of the best matches; lessons of failures and of partial successes;
     conditions that failures had and successes had not; how to satisfy guardrails that warn; intents of others that
     failed; very similar failures without a lesson; the other checks; lessons of successes; precedents of the reader. No
     decision is in two of them, and no text twice.
@@ -137,7 +137,7 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     yield from suggest_successors(teaching, sources)
     yield from suggest_lessons(troubled, sources.similar)
     yield from suggest_conditions(sources, teaching)
-    # That nothing was stated is no reason to act differently, and would stand in the place of what is.
+    # A missing input is not a reason to act differently, and would displace suggestions that are.
     yield from suggest_remedies(each for each in sources.verdict.warnings if each.code != UNKNOWN_ACTION)
     yield from suggest_failed_intents(related, sources.now)
     yield from suggest_bare_failures(troubled, sources.bars.bare)
@@ -162,7 +162,7 @@ def take_distinct(suggestions: Iterable[Suggestion], count: int) -> list[Suggest
 
 
 def suggest_remedies(violations: Iterable[Violation]) -> Iterator[Suggestion]:
-    """Yield how to satisfy guardrails: what their authors suggest, or the inputs that they lack."""
+    """Yield how to satisfy guardrails: the suggestions of their authors, or the missing inputs."""
     for violation in violations:
         text = (violation.suggestion or "").strip()
         if not text and violation.missing_inputs:
@@ -253,7 +253,7 @@ def suggest_conditions(sources: SuggestionSources, teaching: Sequence[Match]) ->
 
 
 def suggest_bare_failures(matches: Iterable[Match], bar: float) -> Iterator[Suggestion]:
-    """Yield failures about which nobody noted anything, if they are very similar."""
+    """Yield failures without notes, if they are very similar."""
     for match in matches:
         decision = match.decision
         if match.score >= bar and decision.outcome is Outcome.FAILURE and not lesson_text(decision):
@@ -276,7 +276,7 @@ def suggest_precedents(matches: Iterable[Match], reader: str) -> Iterator[Sugges
 
 
 def is_open_precedent(decision: Decision) -> bool:
-    """Return True if a decision was taken and nobody knows yet how it turned out."""
+    """Return True if a decision was taken and has no outcome yet."""
     return decision.status is DecisionStatus.DECIDED and decision.outcome is None
 
 
@@ -428,7 +428,7 @@ def split_words(text: str) -> frozenset[str]:
 TROUBLED = frozenset({Outcome.FAILURE, Outcome.PARTIAL, Outcome.ABANDONED})
 
 MIN_SERIES = 3
-"""Decisions of a series from which their number is told. Chosen: one of two says nothing about the next."""
+"""Decisions of a series from which their number is stated. Chosen: one of two says nothing about the next."""
 
 OUTCOME_VERBS = {
     Outcome.FAILURE: "failed",
@@ -441,7 +441,7 @@ OUTCOME_VERBS = {
 def describe_outcome(match: Match, outcome: Outcome, listed: Sequence[Match]) -> str:
     """Return the subject and verb of a sentence about how a decision turned out, such as "A similar decision failed".
 
-    If one of a series did not succeed, the number of the others is told: those listed, and those for which they stand.
+    If one of a series did not succeed, the text states the number of the others: listed ones and those they represent.
     """
     verb = OUTCOME_VERBS[outcome]
     series = series_of_title(match.decision.title)

@@ -55,7 +55,7 @@ class NewToken:
 class TokenAdministration:
     """Makes and ends tokens for callers, who grant only permissions that they have, in their own tenant.
 
-    `configured_tenants` has the tenants of agents in the settings; `refresh` has this server accept what was made.
+    `configured_tenants` has the tenants of agents in the settings; `refresh` makes this server accept new tokens.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class TokenAdministration:
             return token
 
         token = self._writer.run(job)
-        # Before the answer: whoever has the secret may use it here at once.
+        # Before the answer: the receiver of the secret may use it here at once.
         self._refresh()
         return NewToken(token, secret)
 
@@ -272,7 +272,7 @@ def require_grantable(permissions: frozenset[Permission], caller: Caller) -> Non
     """Raise PermissionDenied if a caller lacks one of the permissions that it wants to grant."""
     if missing := sorted(permissions - caller.permissions):
         raise PermissionDenied(
-            f"nobody grants what their own token does not have: {', '.join(missing)}",
+            f"you cannot grant permissions that your own token lacks: {', '.join(missing)}",
             metadata={"permission": missing[0]},
         )
 

@@ -1,4 +1,4 @@
-"""The tokens that this server accepts, in memory, and how they follow what the database says."""
+"""The tokens that this server accepts, in memory, and how they follow the database."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TokenFollower:
         self._shared = shared
         self._resident = resident
         self._change = -1
-        # Held while the tokens are read and replaced, so that what was read earlier never replaces what was read later.
+        # Held while the tokens are read and replaced, so that an earlier read never replaces a later one.
         self._lock = threading.Lock()
         complaint = "changed tokens cannot be read; none will be accepted soon"
         self._refreshing = PeriodicTask("tokens", self._refresh_regularly, REFRESH_SECONDS, logger, complaint)
@@ -143,7 +143,7 @@ class TokenFollower:
             logger.warning("the last uses of %d tokens are not stored", len(self._live.take_uses()))
 
     def refresh(self) -> None:
-        """Take over what has changed since the last time. Raises QueryFailed."""
+        """Read the changes since the last time. Raises QueryFailed."""
         if not self._resident:
             # Nobody calls with a token in a process without a server.
             return

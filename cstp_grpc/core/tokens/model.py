@@ -14,7 +14,7 @@ from cstp_grpc.contract.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, Permis
 if TYPE_CHECKING:
     pass
 
-SECRET_PREFIX: Final = "cstp_"  # noqa: S105 - what all secrets begin with
+SECRET_PREFIX: Final = "cstp_"  # noqa: S105 - the beginning of all secrets
 """Begins each secret, so that scanners of repositories and logs recognize one."""
 SECRET_BYTES: Final = 32
 """Random bytes of a secret: 256 bits, as many as its digest has."""

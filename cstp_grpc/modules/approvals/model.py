@@ -1,4 +1,4 @@
-"""Approval requests: what they are about, and how people decide on them."""
+"""Approval requests: their subjects, and the decisions of people on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ApprovalSubject:
 
     @classmethod
     def of(cls, action: Action, *, keeps_content: bool) -> ApprovalSubject:
-        """Return the subject of an action; without content, what no contents are part of."""
+        """Return the subject of an action; with `keeps_content=False` only the parts that are not contents."""
         subject = cls(action.stakes, action.category, action.confidence)
         if not keeps_content:
             return subject
@@ -79,7 +79,7 @@ def digest_of_action(action: Action, on_behalf_of: str | None) -> str:
     try:
         return hash_canonical_json({name: value for name, value in statement.items() if value is not None})
     except ValueError:
-        raise InvalidArgument.field("context", "has a number that is not finite, which nobody can approve") from None
+        raise InvalidArgument.field("context", "has a number that is not finite and cannot be approved") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class AskingGuardrail:
 class Approval:
     """A request that people approve an action of `agent`, which acts for `on_behalf_of` if that is not None.
 
-    Instants are aware, in UTC. `change` is the number of its last change, which the store sets. While it `is_current`,
-    it is what checks of its digest find. `decided_by`, `decided_at` and `comment` are those of the last grant, the
-    denial or the revocation.
+    Instants are in UTC, with an offset. `change` is the number of its last change, which the store sets. While it
+    `is_current`, checks of its digest find it. `decided_by`, `decided_at` and `comment` are those of the last grant,
+    the denial or the revocation.
     """
 
     id: str
@@ -243,9 +243,9 @@ class Approval:
         return VerdictApproval(self.id, self.digest, status, self.expires_at, self.comment)
 
     def _require_decidable_by(self, agent: str) -> None:
-        # Also what a peer asks for it, or `peer/agent`: the same person may have a token there and one here.
+        # Also requests of a peer for it, or `peer/agent`: the same person may have a token there and one here.
         if agent == self.agent or f"/{self.on_behalf_of}".endswith(f"/{agent}"):
-            raise PermissionDenied("nobody decides on a request of their own; ask another agent")
+            raise PermissionDenied("you cannot decide on your own request; ask another agent")
         if not any(each.may_be_decided_by(agent) for each in self.guardrails):
             approvers = sorted({approver for each in self.guardrails for approver in each.approvers})
             raise PermissionDenied(f"the guardrails that ask name their approvers: {', '.join(approvers)}")
@@ -271,7 +271,7 @@ class ApprovalFilter:
 
 
 class ApprovalNotifier(Protocol):
-    """Tells agents what was decided on their requests."""
+    """Notifies agents of decisions on their requests."""
 
     def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
         """Queue within a transaction a notice for the agent of an approval, if its request named an allowed address."""

@@ -26,7 +26,7 @@ from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 
 class NullApprovalNotifier:
-    """Tells nobody; for servers without callbacks."""
+    """Sends nothing; for servers without callbacks."""
 
     def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
         """Do nothing."""
@@ -78,7 +78,7 @@ class ApprovalRecorder:
             self._notifier.queue_decision(unit_of_work, approval)
 
     def end(self, unit_of_work: UnitOfWork, found: Approval, at: datetime, request_id: str = "") -> None:
-        """End a request whose time has run out; what was decided on it before is told already."""
+        """End an expired request; an earlier decision on it was sent already."""
         ended = found.expire()
         if ended.status is ApprovalStatus.EXPIRED:
             self.decide(unit_of_work, ended, AuditEvent.APPROVAL_EXPIRED, at, ended.agent, request_id)
@@ -89,12 +89,12 @@ class ApprovalRecorder:
         self, unit_of_work: UnitOfWork, approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str
     ) -> None:
         self._sink.append(unit_of_work, approval_entry(approval, event, at, agent, request_id))
-        # Once the transaction has ended: whoever is woken reads what it has committed.
+        # Once the transaction has ended: the woken readers read its commit.
         unit_of_work.call_at_end(self._notify)
 
 
 def approval_entry(approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str) -> AuditEntry:
-    """Return the entry of an event, which an agent caused by a request; an expiry may be nobody's request."""
+    """Return the entry of an event, which an agent caused by a request; an expiry may have no request."""
     is_grant = event is AuditEvent.APPROVAL_GRANTED
     # Of a grant, the guardrails for which it was given: others may still be missing.
     guardrails = [
@@ -123,7 +123,7 @@ MAX_PENDING_SETTING = "approvals.max_pending_per_agent"
 class ApprovalRequester:
     """Settles the questions of checks and announcements, each in the transaction that records its verdict.
 
-    A request that nobody decides on expires after `lifetime`; an agent has at most `max_pending` of them.
+    An undecided request expires after `lifetime`; an agent has at most `max_pending` of them.
     `instructions` tell it how to have one decided, with `{id}` for the request.
     """
 
@@ -156,7 +156,7 @@ class ApprovalRequester:
         return await self._writer.write(job)
 
     def _settle(self, unit_of_work: UnitOfWork, question: ApprovalQuestion, digest: str) -> Verdict:
-        # Before anything is read: what is found stays as it is until the verdict is on record, on whichever server.
+        # Before any read: found requests do not change until the verdict is on record, on any server.
         self._store.hold(unit_of_work)
         at = self._clock()
         found = self._store.find_current(unit_of_work, digest)

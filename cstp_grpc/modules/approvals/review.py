@@ -29,7 +29,7 @@ EXPIRY_BATCH = 100
 
 
 class ApprovalReviewer:
-    """Lets callers read and decide; what is decided is on disk with its audit entry and notice before it is answered.
+    """Lets callers read and decide; a decision is on disk, with its audit entry and notice, before the answer.
 
     A grant is good for `lifetime`, or as long as it says, which is at most `max_reuse`.
     """
@@ -109,7 +109,7 @@ class ApprovalReviewer:
 
         Raises QueryFailed and Unavailable.
         """
-        # Asked first, because a transaction that writes keeps others waiting, and nearly always there is none.
+        # Checked first, because a transaction that writes blocks others, and nearly always there is no such request.
         if not self._store.is_any_over(self._clock()):
             return False
         return self._writer.run(self._end_batch)
@@ -227,11 +227,11 @@ class ApprovalFeed(ChangeFeed[WatchedApproval, ApprovalFilter | None]):
         conditions = subscription.conditions
         if conditions is None:
             return
-        # Those of all states, so that the position moves on past what the watch does not tell.
+        # Changes of all states, so that the position moves on past changes that the watch does not report.
         found = self._store.changed_after(subscription.after, conditions.agent, READ_BATCH)
         at = self._clock()
         for approval in found:
-            # In the order of changes, because whoever changes one holds a lock until its transaction ends.
+            # In the order of changes, because each change holds a lock until its transaction ends.
             subscription.after = approval.change
             if not conditions.statuses or approval.status_at(at) in conditions.statuses:
                 subscription.ready.append(WatchedApproval(approval, approval.change))

@@ -109,7 +109,7 @@ def approval_message(approval: Approval, at: datetime) -> approvals_pb2.Approval
 
 
 def subject_message(subject: ApprovalSubject) -> approvals_pb2.ApprovalSubject | None:
-    """Convert what an action states to a message; None if contents are not kept."""
+    """Convert the statements of an action to a message; None if contents are not stored."""
     if subject.description is None:
         return None
     return SUBJECT.encode(

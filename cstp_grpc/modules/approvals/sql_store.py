@@ -191,7 +191,7 @@ class SqlApprovalStore:
         ended = select(columns.id).where(
             columns.changed_at < before,
             columns.is_current == false(),
-            # The last number stays, or it would be given out again, and watches would miss what has it then.
+            # The last number stays, or it would be assigned again, and watches would miss its new change.
             columns.change < NEWEST.scalar_subquery(),
         )
         chosen = ended.order_by(columns.changed_at).limit(limit)
@@ -260,7 +260,7 @@ def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
     if conditions.statuses:
         query = query.where(or_(*(has_status(status, at) for status in conditions.statuses)))
         if UNDECIDED.issuperset(conditions.statuses):
-            # Implied, and what has a partial index be used: there are few of these among the requests of a year.
+            # Implied, and needed to use a partial index: there are few of these among the requests of a year.
             query = query.where(columns.id.in_(select(columns.id).where(CURRENT, columns.expires_at > at)))
     return query
 

@@ -79,7 +79,7 @@ class ConfidenceRecords:
         self._lock = threading.Lock()
         self._records: LRUCache[str, AgentRecord] = LRUCache(MAX_AGENTS)
         self._changes = 0
-        """How many changes were told."""
+        """Number of reported changes."""
         self._changed: dict[str, int] = {}
         """The number of the latest change by agent."""
         self._all_changed = 0
@@ -126,10 +126,10 @@ class ConfidenceRecords:
             self._all_changed = self._changes
 
     def read_foreign_changes(self) -> None:
-        """Note what other processes have changed since the last call. Raises QueryFailed."""
+        """Read the changes of other processes since the last call. Raises QueryFailed."""
         with self._lock:
             if not self._records and not self._reading:
-                # Nothing can be outdated. What is skipped is noted with the next changes, since the revision stays.
+                # Nothing can be outdated. Skipped changes are read with the next ones, since the revision stays.
                 return
         agents, revision = self._store.find_changed_agents(self._revision)
         self.note_changes(agents)

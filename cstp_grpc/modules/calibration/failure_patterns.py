@@ -1,4 +1,4 @@
-"""Patterns of failure: what goes with it, by statistics of contingency tables, and failures that recur."""
+"""Patterns of failure: its factors, by statistics of contingency tables, and failures that recur."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def log_likelihood_ratio(within: int, members: int, everywhere: int, total: int)
 
 
 def log_likelihood(count: int, total: int, rate: float) -> float:
-    """Return the logarithm of the likelihood of `count` among `total` at a rate; what does not occur adds nothing."""
+    """Return the logarithm of the likelihood of `count` among `total` at a rate; a count of zero adds nothing."""
     occurring = count * math.log(rate) if count else 0.0
     absent = (total - count) * math.log(1 - rate) if total > count else 0.0
     return occurring + absent

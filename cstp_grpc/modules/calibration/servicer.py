@@ -50,7 +50,7 @@ class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):
     def GetPatterns(
         self, request: calibration_pb2.GetPatternsRequest, context: grpc.ServicerContext
     ) -> calibration_pb2.GetPatternsResponse:
-        """Find what failures have in common."""
+        """Find common factors of failures."""
         limit = min(request.limit or DEFAULT_LIMIT, MAX_LIMIT)
         report = self._analyst.report_patterns(current_caller.get().reader, parse_review_query(request), limit)
         return round_figures(PATTERNS.encode(report, minimum=model.MIN_REVIEWS, minimum_failures=MIN_FAILURES))

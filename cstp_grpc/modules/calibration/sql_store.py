@@ -113,7 +113,7 @@ class SqlReviewStore:
     def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
         """Return the agents whose decisions changed after a revision, and the newest revision."""
         with self._database.background_snapshot() as unit_of_work:
-            # The revision first: what is committed in between is then among the agents, if their statement sees more.
+            # The revision first: commits in between are then among the agents, if their statement sees more.
             newest = read_newest_revision(unit_of_work)
             agents = unit_of_work.execute(CHANGED_AGENTS, {"revision": after_revision}).scalars().all()
             return frozenset(agents), newest

@@ -92,7 +92,7 @@ def fetch_card(
     except TimeoutError as error:
         raise DeadlineExceeded("the agent card did not come in time") from error
     except OSError as error:
-        raise ServerUnreachable("nobody answers where the agent card is") from error
+        raise ServerUnreachable("no server answers at the address of the agent card") from error
     except ResponseTooLarge as error:
         raise InvalidAgentCard(f"the agent card is too large: {error}") from error
     except HttpProtocolError as error:
@@ -156,7 +156,7 @@ def parse_card(content: Mapping[str, Any], address: SplitResult) -> PeerCard:
     stated = capabilities if isinstance(capabilities, dict) else {}
     params = extension_params(stated)
     grpc_target, jsonrpc_url = params.get("grpcTarget"), params.get("endpoint")
-    # The card of the CSTP design: `url` is the address, and `capabilities.cstp` says what is spoken there.
+    # The card of the CSTP design: `url` is the address, and `capabilities.cstp` its protocol.
     if not params and isinstance(stated.get("cstp"), dict):
         jsonrpc_url = content.get("url")
     skills = content.get("skills")

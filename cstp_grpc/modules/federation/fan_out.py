@@ -216,9 +216,9 @@ class FanOutLimiter:
         peers = self._policy.select_peers(subject, agents, judging=judging)
         quorum = self._policy.quorum(subject) if judging else None
         context = relayed or HopContext(call_id, self._max_hops)
-        # The hop limit and the path end every loop of agents that pass the metadata on. The id ends what they cannot
-        # see: the same call that arrives by a second way while the first is in progress, since neither path has this
-        # agent. A caller of its own has no metadata, and may use an id as often as it likes.
+        # The hop limit and the path end every loop of agents that pass the metadata on. The id ends loops that they
+        # cannot see: the same call that arrives by a second way while the first is in progress, since neither path has
+        # this agent. A caller of its own has no metadata, and may use an id as often as it likes.
         if (not peers and quorum is None) or context.hops == 0 or self._name in context.path:
             yield None
             return

@@ -228,7 +228,7 @@ def read_agent_card_keys(agent: Agent) -> Sequence[PublicKey]:
     if agent.card_key is None:
         return ()
     require_extra("a2a")
-    # It takes long to load, and most agents have none.
+    # It takes long to load, and most agents have no peers.
     from cstp_grpc.contract.card_keys import UnusableKey, read_public_keys
 
     try:

@@ -71,7 +71,7 @@ class LateReplyCollector:
         self._peers = {peer.name: peer for peer in peers}
         self._slots = slots
         self._forward = forward
-        # Guards both sets: the call asks on its own thread what peers report on theirs.
+        # Guards both sets: the call reads on its own thread, and peers report on theirs.
         self._lock = threading.Lock()
         # A reply may arrive between the end of the wait and the question whether it is awaited. Then `take` comes
         # first, and no slot may be acquired that nothing would release.
@@ -96,7 +96,7 @@ class LateReplyCollector:
             with self._lock:
                 self._replied.add(reply.agent)
                 if reply.agent in self._waiting:
-                    # Also if forwarding fails, and only after it: the slots bound what is queued at once as well.
+                    # Also if forwarding fails, and only after it: the slots bound the queue as well.
                     afterwards.callback(self._slots.release)
             response = read_reply(reply, required=peer.required, trust=peer.trust)
             if response.status is PeerStatus.ANSWERED:

@@ -32,7 +32,7 @@ class MergedVerdict:
     """The verdicts of one or more agents, by the name under which each is known here.
 
     Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted.
-    What a verdict rests on, such as the version of its rules, is kept until it is merged with another of its agent.
+    The evidence of a verdict, such as the version of its rules, is kept until a merge with another of its agent.
     """
 
     by_agent: Mapping[str, Verdict] = field(default_factory=dict)
@@ -119,7 +119,7 @@ FoundT = TypeVar("FoundT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
 class WeightedMatch(Generic[FoundT]):
     """A match of an agent, as it stated it; `weight` is its score times the trust in the agent, 0 to 1.
 
-    It stays a message, whose origin names the agent. As a `Match` it would lose what a `Decision` does not hold: the
+    It stays a message, whose origin names the agent. As a `Match` it would lose details that a `Decision` lacks: the
     nanoseconds of its date, the digits of its distance, and that its status was not stated.
     """
 
@@ -155,12 +155,12 @@ def sort_violations(found: Iterable[tuple[str, Violation]]) -> dict[ViolationKey
 
 
 def merge_verdicts(a: MergedVerdict, b: MergedVerdict) -> MergedVerdict:
-    """Merge two verdicts: what either blocks is blocked, and is no longer a warning of the other."""
+    """Merge two verdicts: a guardrail that either reports as a violation is no longer a warning of the other."""
     return MergedVerdict(merge_by_key(a.by_agent, b.by_agent, merge_verdicts_of_agent))
 
 
 def merge_verdicts_of_agent(a: Verdict, b: Verdict) -> Verdict:
-    """Merge two verdicts of the same agent; what they rest on is that of one of them, whichever comes first."""
+    """Merge two verdicts of the same agent; the evidence is that of the first in a fixed order."""
     merged = build_verdict(
         (*a.violations, *b.violations),
         (*a.warnings, *b.warnings),
@@ -261,8 +261,8 @@ def decide_verdict(
 ) -> FederatedVerdict:
     """Return the verdict of `agent` combined with those of its peers.
 
-    Each required peer must allow the action. With a quorum, that many are enough, and what the others block becomes a
-    warning. A peer without a verdict does not allow the action. Advisory peers only warn.
+    Each required peer must allow the action. With a quorum, that many are enough, and violations of the others become
+    warnings. A peer without a verdict does not allow the action. Advisory peers only warn.
     """
     peers = tuple(peers)
     required = merge_all_verdicts(verdict_of_peer(peer) for peer in peers if peer.required)
@@ -329,7 +329,7 @@ def quorum_violation(vote: QuorumVote) -> Violation:
 def merge_search_results(own: MergedMatches[FoundT], others: Iterable[MergedMatches[FoundT]]) -> MergedMatches[FoundT]:
     """Merge the matches of all agents; the own journal's version of a decision takes precedence."""
     everyone = reduce(merge_matches, others, own)
-    # A peer could otherwise replace what this journal says of its own decision, by claiming a higher score.
+    # A peer could otherwise replace a decision of this journal, by claiming a higher score.
     return MergedMatches({**everyone.best, **own.best}, everyone.totals)
 
 
@@ -392,7 +392,7 @@ class WeightedIntent:
 def merge_related_intents(
     own: Iterable[WeightedIntent], others: Iterable[WeightedIntent], limit: int
 ) -> list[intents_pb2.RelatedIntent]:
-    """Merge related intents, each once: what this agent knows of one takes precedence."""
+    """Merge related intents, each once: this agent's own copy takes precedence."""
     best: dict[tuple[str, str, int], WeightedIntent] = {}
     for each in itertools.chain(own, sorted(others, key=lambda item: item.rank)):
         best.setdefault(each.key, each)

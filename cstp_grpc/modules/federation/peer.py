@@ -231,7 +231,7 @@ class Peer:
         try:
             result = self._transport.call(call.method, call.request, seconds, call.metadata)
             if result.answer is not None:
-                # On the peer's thread, so that a large answer delays nobody else.
+                # On the peer's thread, so that a large answer does not delay others.
                 validate_response(result.answer)
             return result
         except InvalidPeerResponse as problem:

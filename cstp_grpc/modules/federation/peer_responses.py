@@ -69,7 +69,7 @@ def read_verdict(
     violations, warnings, dryrun = (defaultdict[str, list[Violation]](list) for _ in range(3))
     for each in message.violations:
         by = qualified_agent_name(agent, each.agent, itself)
-        # Unknown severities of later contracts block: it stands among what is not allowed.
+        # Unknown severities of later contracts block, since it is among the violations.
         violations[by].append(read_violation(each, Severity.BLOCK))
     for found, given in ((warnings, message.warnings), (dryrun, message.dryrun_violations)):
         for each in given:
@@ -82,7 +82,7 @@ def read_verdict(
         by: build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
         for by in {agent, *violations, *warnings, *dryrun}
     }
-    # What its own verdict rests on.
+    # The evidence of its own verdict.
     verdicts[agent] = replace(
         verdicts[agent],
         rule_set_version=message.rule_set_version,
@@ -110,7 +110,7 @@ def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violati
     """Read a violation or warning; `otherwise` is its severity if it states none that is known."""
     severity = proto_values.SEVERITY.word(message.severity) or otherwise
     if otherwise is Severity.BLOCK and severity is Severity.WARN:
-        # Fail closed: what stands among the violations is no mere warning.
+        # Fail closed: an entry of the violations is not just a warning.
         severity = otherwise
     return Violation(
         guardrail_id=message.guardrail_id,

@@ -115,7 +115,7 @@ class PeerTransport(Protocol):
 
 CHANNEL_OPTIONS: Final[Mapping[str, int]] = {
     "grpc.max_receive_message_length": MAX_PEER_RESPONSE_BYTES,
-    # A peer is asked once: what is lost costs a call, what is repeated costs the peer more when it is least able to.
+    # A peer is asked once: a lost answer costs a call; a repetition costs a peer that may be overloaded already.
     "grpc.enable_retries": 0,
 }
 UNREADABLE_RESPONSES: Final[Mapping[str, str]] = {
@@ -271,7 +271,7 @@ class CardPeerTransport:
         clock: Callable[[], float],
         card_keys: Sequence[PublicKey] = (),
     ) -> None:
-        # The card is fetched with the first call; what can be judged without it is judged here.
+        # The card is fetched with the first call; checks that do not need it are made here.
         parse_card_url(url)
         bearer_header(token)
         if root_certificates is not None:
@@ -361,7 +361,7 @@ class CardPeerTransport:
 def preferred_address(card: PeerCard) -> str:
     """Return the address to call: gRPC if the card names it."""
     address = card.grpc_target or card.jsonrpc_url
-    assert address is not None, "a card without an address is none"
+    assert address is not None, "a card without an address is invalid"
     return address
 
 

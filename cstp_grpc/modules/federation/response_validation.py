@@ -16,7 +16,7 @@ MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 MAX_AGENT_CHARACTERS: Final = 500
 """The names of agents on the way to the one that said it, joined by `/`; each has at most 200 characters."""
 
-# The contract allows as much in requests, so that whoever keeps to it has nothing longer to answer.
+# The contract allows as much in requests, so that a conforming peer has nothing longer to answer.
 MAX_IDENTIFIER_CHARACTERS: Final = 200
 MAX_TITLE_CHARACTERS: Final = 500
 MAX_TEXT_CHARACTERS: Final = 20_000
@@ -24,7 +24,7 @@ MAX_TAGS: Final = 100
 MAX_DECISIONS: Final = 50
 MAX_REASONS: Final = 10
 
-# The contract sets no limit on these; they are far beyond what rulebooks hold, and keep a hostile peer within bounds.
+# The contract sets no limit on these; they are far beyond the size of rulebooks, and bound a hostile peer.
 MAX_NAME_CHARACTERS: Final = 2_000
 MAX_VIOLATIONS: Final = 1_000
 MAX_MISSING_INPUTS: Final = 1_000
@@ -64,7 +64,7 @@ def validate_response(message: Message) -> None:
 
     Raises InvalidPeerResponse if it is inconsistent, or not a response to a call that peers get.
     """
-    # First: what is not known cannot be judged, and would be passed on with the message.
+    # First: unknown fields cannot be validated, and would be passed on with the message.
     message.DiscardUnknownFields()
     match message:
         case cstp_pb2.CheckGuardrailsResponse():
@@ -76,7 +76,7 @@ def validate_response(message: Message) -> None:
         case access_pb2.GetAccessResponse():
             validate_access(message)
         case _:
-            raise InvalidPeerResponse("it is no answer to this")
+            raise InvalidPeerResponse("it does not answer this call")
 
 
 def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
@@ -84,7 +84,7 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
     if isinstance(message, cstp_pb2.CheckGuardrailsResponse):
         check_sender(message.agent, present=message.HasField("evaluated_at"))
         check_instant(message.evaluated_at)
-    # Fail closed: a verdict that contradicts itself is none.
+    # Fail closed: a verdict that contradicts itself is invalid.
     if message.allowed == bool(message.violations):
         raise InvalidPeerResponse("it allows what it blocks" if message.allowed else "it denies without a violation")
     if not 0 <= message.evaluated <= MAX_EVALUATED:
@@ -106,7 +106,7 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
 
 
 def validate_verdict_basis(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
-    """Validate what a verdict says that it rests on; older agents say nothing."""
+    """Validate the evidence of a verdict; older agents state none."""
     check_label(message.rule_set_version, MAX_NAME_CHARACTERS)
     check_label(message.check_id)
     check_count(message.assumed, MAX_STATED_NAMES, "assumed inputs")
@@ -173,7 +173,7 @@ def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
 
 
 def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
-    """Validate what a suggestion rests on."""
+    """Validate the evidence of a suggestion."""
     message.text = sanitize_text(message.text, MAX_TEXT_CHARACTERS)
     if message.kind not in SUGGESTION_KINDS:
         message.kind = cstp_pb2.SUGGESTION_KIND_UNSPECIFIED
@@ -214,7 +214,7 @@ def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
 
 
 def validate_access(message: access_pb2.GetAccessResponse) -> None:
-    """Validate what a peer reports about itself and about the caller's permissions."""
+    """Validate the report of a peer about itself and about the caller's permissions."""
     check_sender(message.agent)
     check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
     check_label(message.version)
@@ -226,7 +226,7 @@ def validate_decisions(
 ) -> None:
     """Validate found decisions, and drop the last ones if they exceed the byte limit."""
     check_count(decisions, MAX_DECISIONS, "decisions")
-    # Decisions are advice and may be cut; violations may not, since what blocks would be lost (see validate_verdict).
+    # Decisions are advice and may be cut; violations may not, since a block would be lost (see validate_verdict).
     del decisions[count_within_limit(decisions) :]
     for each in decisions:
         check_identifier(each.id, "decision's identifier")
@@ -276,7 +276,7 @@ def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
 def check_sender(name: str, *, present: bool = True) -> None:
     """Raise InvalidPeerResponse if the responder's name or a mandatory part is missing."""
     if not name or not present:
-        raise InvalidPeerResponse("it is no answer to this")
+        raise InvalidPeerResponse("it does not answer this call")
     check_label(name, MAX_AGENT_CHARACTERS)
 
 

@@ -50,7 +50,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
 
     `local` answers for this agent alone; it refuses requests that name agents, so the names are taken out once the
     peers are selected. A merged verdict is on disk before the response; `stores_content` False omits the texts of
-    intents from it. `late` forwards what peers answer after the response.
+    intents from it. `late` forwards answers of peers that arrive after the response.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             request.correlation_id, subject, request.agents, read_hop_metadata(context), judging=True
         ) as plan:
             request.ClearField("agents")
-            # First here: what fails here is announced to nobody.
+            # First here: an intent that fails here is not announced to peers.
             answer = await self._local.announcements.AnnounceIntent(request, context)
             if plan is None:
                 return answer
             forwarded = request_for_peers(request, plan, self._read_policy)
-            # These name what only this agent's configuration knows.
+            # Only this agent's configuration defines these names.
             forwarded.ClearField("project")
             forwarded.ClearField("paths")
             # Sharing is meant for the agents of this server.
@@ -179,7 +179,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     def _merge_announcement(
         self, answer: cstp_pb2.AnnounceIntentResponse, peers: Sequence[PeerResponse], plan: FanOutPlan
     ) -> FederatedVerdict | None:
-        """Merge what peers say of an intent into our own answer, and return the merged verdict.
+        """Merge the responses of peers to an intent into our own answer, and return the merged verdict.
 
         It is None if this agent evaluated no guardrails.
         """
@@ -244,7 +244,7 @@ def request_for_peers(request: RequestT, plan: FanOutPlan, policy: ReadPolicy) -
     """Return the request for peers: with the name of the original caller, and without its callback URL."""
     forwarded = type(request)()
     forwarded.CopyFrom(request)
-    # A peer that may not ask further is told so by the scope as well, whether or not it reads hop metadata.
+    # The scope also forbids a peer to ask further, whether or not it reads hop metadata.
     forwarded.scope = types_pb2.SCOPE_FEDERATED if plan.hop_context.hops else types_pb2.SCOPE_LOCAL
     forwarded.ClearField("agents")
     if isinstance(forwarded, cstp_pb2.CheckGuardrailsRequest):
@@ -266,7 +266,7 @@ def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
     """Return the agent that peers are asked for: by its token, or `peer/agent` for an agent of a peer."""
     if caller == ANONYMOUS:
         return claimed or caller
-    # What other agents claim is not passed on: a peer grants approvals for the one that is named, and the next caller
+    # Names that other agents claim are not passed on: a peer grants approvals for the named one, and the next caller
     # here could claim the same name.
     if caller not in policy.peers or not claimed:
         return caller

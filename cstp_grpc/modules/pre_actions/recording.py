@@ -34,7 +34,7 @@ class PlannedDecision:
 class AnnouncedDecision:
     """A decision that is recorded once for an announcement, however often that is repeated.
 
-    `caller` records it, in the transaction of the announcement or in one of its own; `pool` runs what blocks. Fulfils
+    `caller` records it, in the transaction of the announcement or in one of its own; `pool` runs blocking work. Fulfils
     `DecisionRecording`.
     """
 
@@ -49,7 +49,7 @@ class AnnouncedDecision:
         *,
         stores_content: bool,
     ) -> None:
-        """Set what is recorded. Raises InvalidArgument if it must be given, since contents are not stored."""
+        """Set the content to record. Raises InvalidArgument if it must be given, since contents are not stored."""
         if planned.content is None and not stores_content:
             raise InvalidArgument.field("decision", "must be given: this server stores no contents of intents")
         self._journal = journal
@@ -86,7 +86,7 @@ class AnnouncedDecision:
 def recording_key(announcement: Announcement) -> str:
     """Return the key under which the decision of an announcement is recorded once.
 
-    By the content and not by the revision: a late repetition, which is another revision, is no other decision.
+    By the content and not by the revision: a late repetition, which is another revision, is not another decision.
     """
     identity = f"{announcement.correlation_id}\0{announcement.content_hash()}"
     # With a space, which no request id contains that a caller may choose.
@@ -128,7 +128,7 @@ class UninterruptedCalls:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine. Raises what it raises."""
+        """Return the result of a coroutine. Raises its errors."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

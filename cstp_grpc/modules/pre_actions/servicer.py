@@ -37,7 +37,7 @@ class PreActionService(pre_actions_pb2_grpc.PreActionServiceServicer):
     """Serves cstp.v1.PreActionService.
 
     `announcer` asks peers if there are any, `local` announces to this agent alone. `stores_content` False keeps the
-    texts of intents out of decisions; `pool` runs what blocks.
+    texts of intents out of decisions; `pool` runs blocking work.
     """
 
     def __init__(

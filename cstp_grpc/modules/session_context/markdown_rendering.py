@@ -132,7 +132,7 @@ def describe_origin(item: Decision) -> str:
 
 
 def describe_guardrail(item: ListedGuardrail) -> str:
-    """Return one line about a rule: what it does, what it says and which facts it reads."""
+    """Return one line about a rule: its severity, its message and the facts that it reads."""
     rule = item.guardrail
     tried = " (dry run)" if rule.enforcement is Enforcement.DRYRUN else ""
     # Without the values of expressions, which only an action has.

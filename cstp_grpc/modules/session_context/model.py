@@ -1,4 +1,4 @@
-"""Session contexts: what an agent should know when it starts, part by part."""
+"""Session contexts: the parts of the context for an agent that starts a session."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class FittedContext:
-    """A session context cut to a budget, with its Markdown and what was left out."""
+    """A session context cut to a budget, with its Markdown and the omitted items."""
 
     context: SessionContext
     left_out: tuple[OmittedPart, ...]

@@ -91,7 +91,7 @@ class SessionSources:
 
 
 class SessionContextReader:
-    """Reads session contexts, of which each agent gets only what it may read."""
+    """Reads session contexts; each agent gets only items that it may read."""
 
     def __init__(self, sources: SessionSources, sink: AuditSink, clock: Callable[[], datetime]) -> None:
         """Read from `sources`; reading nodes is recorded in `sink` before it is answered, as by the Intent Layer."""
@@ -106,7 +106,7 @@ class SessionContextReader:
         InvalidArgument for a path that leaves it.
         """
         now = self._clock()
-        # First, since it refuses what names no project.
+        # First, since it refuses requests without a project.
         code = self._read_code(request, caller, now)
         found = FoundDecisions.read(self._sources.decisions, caller.reader, request.project)
         rules = self._sources.rules.current.listing.guardrails_for(caller.agent, request.project, now)

@@ -119,7 +119,7 @@ def test_who_finds_only_a_part_is_told_the_verdict_alone() -> None:
         PeerCallResult(PeerStatus.UNREACHABLE),
         PeerCallResult(PeerStatus.TIMED_OUT),
         PeerCallResult(PeerStatus.REFUSED, error=PermissionDenied("no")),
-        unreadable_result("it is no answer to this"),
+        unreadable_result("it does not answer this call"),
     ],
 )
 def test_what_is_no_answer_is_not_told(result: PeerCallResult) -> None:

@@ -36,7 +36,7 @@ class ChromaHttpClient:
     """A client of a Chroma server with persistent connections. Safe for many threads."""
 
     def __init__(self, url: str) -> None:
-        # For plain HTTP a context that trusts nobody: reading the authorities of the system takes 20 to 30 ms.
+        # For plain HTTP a context without authorities: reading those of the system takes 20 to 30 ms.
         is_plain = url.startswith("http://")
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else ssl.create_default_context()
         self._http = PooledHttpClient(url.rstrip("/") + API, tls)

@@ -98,7 +98,7 @@ class SharedChromaServer(ChromaServer):
         # Read each time, because the child gets another port when it is restarted.
         self.url = None
         with suppress(FileNotFoundError), self._lock_path.open(encoding="ascii") as file:
-            # A URL that nobody holds the lock for is that of a child which has ended.
+            # A URL without a held lock is that of a child that has ended.
             if not try_file_lock(file.fileno(), fcntl.LOCK_SH):
                 self.url = file.read() or None
         return super().start(stopping)
@@ -131,7 +131,7 @@ class ChildChromaServer(ChromaServer):
     def start(self, stopping: threading.Event) -> str:
         """Start the child on a free port, and return its URL once it responds. Raises IndexUnavailable."""
         lock = self._acquire_lock()
-        # What `wipe` left behind if the process was killed in it.
+        # Left behind if the process was killed in `wipe`.
         shutil.rmtree(self._doomed, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(PORT_TRIES):

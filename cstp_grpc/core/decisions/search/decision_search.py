@@ -32,8 +32,8 @@ MAX_SHORT_WORK = 12_000
 other call meanwhile. Measured: with 16 searches of 10 000 decisions in flight, batches take a quarter less CPU."""
 
 LISTED_OF_SERIES = 3
-"""Results of one series that a query lists. Measured: with one, a tenth of linked proposals is not found, since what
-differs in numbers alone is often what is looked for; with three, none."""
+"""Results of one series that a query lists. Measured: with one, a tenth of linked proposals is not found, since often a
+decision that differs only in its number is wanted; with three, all are found."""
 
 POOL_GROWTH = 4
 MAX_POOL = 400
@@ -47,7 +47,7 @@ WORK_PER_RESULT = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddedQuery:
-    """A search with its embedded text: what to rank by, the filter, the caller and the minimum score."""
+    """A search with its embedded text: the ranked query, the filter, the caller and the minimum score."""
 
     ranked: RankedQuery
     filters: DecisionFilter
@@ -185,7 +185,7 @@ class DecisionSearch:
         if self._loader is not None:
             self._loader.load()
         with NOT_MEASURED if self._observer is None else self._observer.measure_search():
-            # Read first: results that contain what changes during the search are kept for a state that is over.
+            # Read first: results with changes during the search are then cached for a former state.
             state = self._read_state()
             chosen = self._results.find(parameters, state)
             if chosen is None:
@@ -249,14 +249,14 @@ class DecisionSearch:
             groups = search_results.group_matches(
                 pool, self._matrix.first_vectors([match.decision.id for match in pool])
             )
-            # Without exemplars, which may be less relevant than what a larger pool would have.
+            # Without exemplars, which may be less relevant than results of a larger pool.
             regular = {match.decision.id for match in pool[:wanted]}
             listed = sum(match.decision.id in regular for match in search_results.list_matches(groups, of_series))
             if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
                 return groups
             if wanted > limit and not may_grow:
                 raise MoreResultsNeeded
-            # Series fill the pool; what they hide comes after them.
+            # Series fill the pool; the results that they hide come after them.
             wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
 
     def _put_in_order(
@@ -369,7 +369,7 @@ class DecisionSearch:
     def _rank_proposals(self, used: IndexUse, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
         """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
         try:
-            # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
+            # Before the query: rows that are indexed later are scored as unindexed too, which costs little.
             revision = used.index.revision
             with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
                 ids = used.index.propose(inquiry.ranked.vector, used.overfetch)

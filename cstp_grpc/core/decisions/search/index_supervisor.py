@@ -41,7 +41,7 @@ ROUNDING = 1e-3
 
 
 def check_soundness(index: ChromaIndex, matrix: VectorMatrix, at_least: int) -> None:
-    """Check that an index contains what was fed to it. Raises IndexCorrupted, or IndexUnavailable.
+    """Check that an index contains the decisions that were fed to it. Raises IndexCorrupted, or IndexUnavailable.
 
     `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix are
     searched, and each should find itself, or another that is equal.
@@ -80,7 +80,7 @@ class IndexUpdater(Protocol):
         """Whether this process writes the index, so that it is complete after a feeding and may be emptied."""
 
     def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
-        """Index what is missing, until `stopping`, and return the number of decisions.
+        """Index missing decisions, until `stopping`, and return the number of decisions.
 
         Raises IndexBehind and IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
         """

@@ -1,6 +1,6 @@
 """Vectors rounded to int8, whose dot products estimate those of the vectors within a bound (scalar quantization).
 
-A code takes a quarter of the memory of its vector, and memory is what a scan of many vectors waits for.
+A code takes a quarter of the memory of its vector, and a scan of many vectors waits for memory.
 """
 
 from __future__ import annotations

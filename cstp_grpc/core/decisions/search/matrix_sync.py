@@ -60,7 +60,7 @@ class MatrixSync:
         with self._lock:
             if self._revision < revision:
                 # Read before the refresh, which then finds at least this revision. The newest change may have no row
-                # (a decision without a vector yet), so `_revision` alone could stay below what was asked for.
+                # (a decision without a vector yet), so `_revision` alone could stay below the requested one.
                 newest = self._store.newest_revision()
                 self._refresh()
                 if max(newest, self._revision) < revision:
@@ -105,7 +105,7 @@ def embed_missing_vectors(
     It can be interrupted at any time and continued later. Raises QueryFailed and Unavailable.
     """
     count = 0
-    # Each batch is committed by itself, and the query finds only what still lacks vectors: that is the whole state.
+    # Each batch is committed by itself, and the query finds only decisions without vectors: that is the whole state.
     while missing := store.unembedded_decisions(embedder.model, EMBED_BATCH):
         prepared = PreparedTexts(embedder)
         prepared.prepare(missing)
@@ -157,12 +157,12 @@ class MatrixLoader:
         return self._loaded == self._changes
 
     def load(self) -> None:
-        """Load what was committed since the last call, at first everything. Raises QueryFailed and Unavailable."""
+        """Load commits since the last call, at first everything. Raises QueryFailed and Unavailable."""
         # Without the lock: the matrix has everything before the numbers are equal.
         if self.is_current:
             return
         with self._lock:
-            # Read before loading: what is noticed meanwhile is loaded by the next call.
+            # Read before loading: changes that arrive meanwhile are loaded by the next call.
             changes = self._changes
             if self._loaded != changes:
                 self._load()
@@ -217,7 +217,7 @@ class PassageRefresher:
             self._thread.join()
 
     def refresh_all(self) -> int:
-        """Refresh what is outdated until nothing is left or it is stopped; return how many decisions were refreshed.
+        """Refresh outdated decisions until none is left or it is stopped; return how many decisions were refreshed.
 
         Raises QueryFailed and Unavailable.
         """

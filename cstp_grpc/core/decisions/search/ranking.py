@@ -57,7 +57,7 @@ MEANING_SHOWN = 0.3
 
 MATCH_REASONS = (MatchReason.IDENTIFIER, MatchReason.WORDS, MatchReason.MEANING, MatchReason.LESSON)
 REASONS: Mapping[tuple[bool, ...], tuple[MatchReason, ...]] = {
-    # What was found for no good reason was found because nothing else means more.
+    # A result without a good reason was found because no other result has a more similar meaning.
     applies: tuple(compress(MATCH_REASONS, applies)) or (MatchReason.MEANING,)
     for applies in product((False, True), repeat=len(MATCH_REASONS))
 }
@@ -106,7 +106,7 @@ def find_places(wanted: Rows, rows: Rows) -> tuple[Rows, Mask]:
     places = np.searchsorted(rows, wanted)
     if not len(rows):
         return places, np.zeros(len(wanted), np.bool_)
-    # Beyond the last one there is none; any other place does as well, since its row is not the wanted one.
+    # There is no place beyond the last one; any other place does as well, since its row is not the wanted one.
     places[places == len(rows)] = 0
     return places, rows[places] == wanted
 
@@ -197,7 +197,7 @@ class CandidateRows:
         words = self._word_evidence(query)
         curve = self.curve(query)
         least = curve.evidence(min_score)
-        # Each step looks more closely at what the one before has left.
+        # Each step ranks the remaining rows of the step before more exactly.
         rows = self._promising_rows(query, words, limit, least, with_exemplars=with_exemplars)
         added = self._added_evidence(query, words, rows)
         if len(rows) > MAX_EXACT_ROWS:
@@ -285,7 +285,7 @@ class CandidateRows:
         if len(added) <= count:
             return self._rows, 0.0
         least = np.partition(added, -count)[-count]
-        # With less than `least`: equal ones are all taken, unless that is none at all, which every row has.
+        # Rows with the `least` evidence are all taken, unless it is zero, which every row has.
         taken = added >= least if least > 0 else added > 0
         return self._rows[taken], float(added[~taken].max(initial=0.0))
 
@@ -388,7 +388,7 @@ def sum_word_evidence(
     occurs = np.zeros(size, np.bool_)
     occurs[postings] = True
     rows = np.flatnonzero(occurs)
-    # The number of each row among those, without sorting; what is left of the array is never read.
+    # The number of each row among those, without sorting; the rest of the array is never read.
     numbers = np.empty(size, np.intp)
     numbers[rows] = np.arange(len(rows))
     places = numbers[postings]

@@ -72,7 +72,7 @@ class RelevanceCurve:
     def for_query(self, similarities: NDArray[np.float64]) -> RelevanceCurve:
         """Return the curve for a query with these similarities to a sample of the journal.
 
-        What a journal knows nothing about is about equally far from all of it, and the best of that is still irrelevant
+        A subject that no decision covers is about equally far from all of them, and the best match is still irrelevant
         (normalized query commitment: Shtok et al., 2012, "Predicting query performance by query-drift estimation").
         """
         count = len(similarities)
@@ -125,8 +125,8 @@ NOTHING_FAVOURED = Favoured()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedQuery:
-    """A query, ready to be ranked by: its vector, its terms, what is favoured, and whether it is nothing but
-    numbered identifiers."""
+    """A query, ready to rank by: its vector, its terms, its preferences, and whether it consists only of numbered
+    identifiers."""
 
     vector: Vector
     terms: tuple[QueryTerm, ...]

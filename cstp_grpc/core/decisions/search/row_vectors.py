@@ -265,7 +265,7 @@ class SharedVectorPool:
         return (os.fstat(self._descriptor).st_size - SCALES_OFFSET) // 4
 
     def _resize(self, slots: int) -> None:
-        # The file is as long as its last part, the scales; what was never written takes no memory.
+        # The file is as long as its last part, the scales; unwritten parts take no memory.
         os.ftruncate(self._descriptor, SCALES_OFFSET + 4 * slots)
 
     def _map(self) -> None:

@@ -23,7 +23,7 @@ from cstp_grpc.core.decisions.search.row_vectors import dot_products
 from cstp_grpc.core.decisions.store import Vectors
 
 CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for results. Chosen: some hundred searches; agents repeat what they asked minutes ago, not yesterday."""
+"""Memory for results. Chosen: some hundred searches; agents repeat queries of minutes ago, not of yesterday."""
 
 OBJECT_BYTES = 1000
 """Estimated memory of a search, and of a match with its decision, without the long texts: the objects of Python."""
@@ -90,7 +90,7 @@ class RecentResults:
         """Keep the results of a search for which everything was read in a state, or later."""
         kept = KeptResult(chosen, estimate_result_bytes(parameters, chosen))
         with self._lock:
-            # Assigning what is larger than the whole cache would raise.
+            # Assigning a value that is larger than the whole cache would raise.
             if self._enter(state) and kept.size <= self._kept.maxsize:
                 self._kept[parameters] = kept
 
@@ -199,7 +199,7 @@ def choose_precedents(
     place of the last ones, also if another decision stands for their group. The most relevant match stays in any case.
     """
     chosen = list_matches(groups, of_group)[:limit]
-    # What one step has put in or kept, the next one does not give up again.
+    # Results that one step has added or kept, the next step does not remove.
     protected = {match.decision.id for match in chosen[:1]}
     for is_wanted in (has_failed, has_lesson) if with_exemplars else ():
         present = next(filter(is_wanted, chosen), None)

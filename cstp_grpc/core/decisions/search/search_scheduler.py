@@ -51,7 +51,7 @@ class PendingSearch:
 class SearchScheduler:
     """Runs searches of one kind of calls. For one event loop at a time.
 
-    A long search whose text was embedded before runs in a batch: what arrives while batches run is the next batch. Its
+    A long search whose text was embedded before runs in a batch: searches that arrive during a batch are the next. Its
     searches share one scan, and change threads once for all. Embedding takes longer than any scan, so a search that
     embeds its text has a thread of its own.
     """
@@ -125,7 +125,7 @@ class SearchScheduler:
         return await pending.future
 
     async def _run_batches(self) -> None:
-        """Run what waits, batch by batch, until nothing does."""
+        """Run waiting searches, batch by batch, until none waits."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
             # A caller that was cancelled wants no result.

@@ -61,7 +61,7 @@ class VectorMatrix:
     def __init__(self, dimensions: int, sharing: ReadPolicy, pool: SharedVectorPool | None = None) -> None:
         """Create a matrix for vectors of `dimensions`; with `pool`, they are shared with other processes."""
         self._sharing = sharing
-        # Held by whoever builds the next snapshot, and by readers that need `_position_of` together with a snapshot.
+        # Held by the builder of the next snapshot, and by readers that need `_position_of` together with a snapshot.
         # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
         self._lock = threading.Lock()
         self._scorer = ParallelDotProduct()
@@ -232,5 +232,5 @@ class VectorMatrix:
             self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
         self._snapshot = snapshot
         self._recent = SnapshotRowCache(snapshot)
-        # Last: what is found in the former snapshot must never count as found in this one.
+        # Last: results from the former snapshot must never count as results from this one.
         self.version += 1

@@ -79,7 +79,7 @@ class WordIndex:
     """The segments of all rows, in the order of their rows; none is empty.
 
     The private rows of agents are apart from each other and from shared ones, so that a search neither reads nor counts
-    what others keep private.
+    the private rows of others.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -116,8 +116,8 @@ class WordIndex:
     def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> Iterator[tuple[int, Postings]]:
         """Yield the place of each term in `hashes` with its postings in readable rows, rare terms first.
 
-        Terms beyond `MAX_POSTINGS` are left out. What others keep private from `reader` is not counted for that; rows
-        that were replaced lately are, and shared ones that the read policy hides from a peer.
+        Terms beyond `MAX_POSTINGS` are left out. Private rows of others do not count for that limit; recently replaced
+        rows do, and shared rows that the read policy hides from a peer.
         """
         readers = np.array([SHARED, reader] if reader > SHARED else [SHARED])
         # By reader, then by term.

@@ -97,7 +97,7 @@ def test_a_peer_whose_answers_make_no_sense_is_one_that_fails(scheme: str) -> No
         results = [ask(peer) for _ in range(3)]
         assert len(server.requests) == 2
     assert [result.status for result in results] == [PeerStatus.NOT_UNDERSTOOD] * 2 + [PeerStatus.SKIPPED]
-    assert {str(result.error) for result in results[:2]} == {"it is no answer to this"}
+    assert {str(result.error) for result in results[:2]} == {"it does not answer this call"}
     assert all(result.answer is None for result in results)
 
 
