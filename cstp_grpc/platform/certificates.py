@@ -123,7 +123,7 @@ class ServerCertificate:
         # RFC 9113, section 9.2, requires TLS 1.2 for HTTP/2; RFC 8996 deprecates the versions before.
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not has_certificate(certificate):
-            raise self._setting_error("certificate", f"{self._certificate} holds no certificate in PEM")
+            raise self._setting_error("certificate", f"{self._certificate} contains no certificate in PEM")
         try:
             context.load_cert_chain(self._certificate, self._key, password=empty_password)
         except (ssl.SSLError, OSError) as error:
@@ -137,14 +137,14 @@ class ServerCertificate:
         return CertificateKeyPair(certificate, key, context, authorities)
 
     def _read_client_authorities(self, context: ssl.SSLContext) -> bytes | None:
-        """Have a context ask clients for certificates, and return the authorities; None if nobody is asked."""
+        """Have a context ask clients for certificates, and return the authorities; None without client certificates."""
         if self._client_ca is None:
             return None
         authorities = self._read_file("client_ca", self._client_ca)
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
         except (ssl.SSLError, ValueError) as error:
-            raise self._setting_error("client_ca", f"{self._client_ca} holds no certificates in PEM") from error
+            raise self._setting_error("client_ca", f"{self._client_ca} contains no certificates in PEM") from error
         context.verify_mode = ssl.CERT_REQUIRED if self._requires_clients else ssl.CERT_OPTIONAL
         return authorities
 
@@ -154,7 +154,7 @@ class ServerCertificate:
             return self._setting_error("key", f"{self._key} does not belong to the certificate")
         if reason in WEAK_KEY_REASONS:
             return self._setting_error("certificate", f"{self._certificate} has a key or a signature that is too weak")
-        return self._setting_error("key", f"{self._key} holds no private key in PEM that needs no password")
+        return self._setting_error("key", f"{self._key} contains no private key in PEM without a password")
 
     def _read_file(self, name: str, path: Path) -> bytes:
         try:

@@ -1,6 +1,6 @@
 """Child processes that never outlive their parent.
 
-A child holds the read end of a pipe whose write end only the parent has. When the parent ends, for whatever reason, the
+A child holds the read end of a pipe whose write end only the parent has. When the parent ends, for any reason, the
 kernel closes the pipe and the child stops itself. The command of a child is
 `python -P -m cstp_grpc.platform.child_process FD MODULE ARG…`.
 A child that receives its task from the parent also has a `TaskChannel`.

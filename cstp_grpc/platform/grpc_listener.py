@@ -1,4 +1,4 @@
-"""The connections of gRPC servers: when those are closed that are idle, silent or incomplete."""
+"""The connections of gRPC servers: when idle, silent or incomplete ones are closed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 SERVER_NAME: Final = "cstp"
 """The Server header. Security: aiohttp's default names the versions of Python and aiohttp."""
 TRANSPORT_SECURITY: Final = "max-age=31536000"
-"""A year, without other hosts of the domain, of which the bridge knows nothing."""
+"""A year, without other hosts of the domain, which the bridge does not know."""
 CONTINUE_EXPECTATION: Final = "100-continue"
 BACKLOG: Final = 1024
 """Connections that the kernel queues until they are accepted, if net.core.somaxconn allows as many. Chosen: beyond it,
@@ -79,7 +79,7 @@ class HttpConnection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            # A request that is no HTTP has an answer, but was never given to the handler.
+            # A request that is not HTTP has an answer, but was never given to the handler.
             if self._observe is not None and self.request is not None:
                 self._observe(request, resp, time.perf_counter() - self.started)
             self.request = None
@@ -272,7 +272,7 @@ def drop_malformed_request_record(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
         return True
-    logger.info("a request that is no HTTP was refused")
+    logger.info("a request that is not HTTP was refused")
     return False
 
 

@@ -152,9 +152,9 @@ def encrypt(made: Certificate) -> None:
     [
         (lambda made: made.certificate.unlink(), r"certificate: \S+certificate.pem cannot be read: No such file"),
         (lambda made: made.key.unlink(), r"key: \S+key.pem cannot be read: No such file"),
-        (lambda made: made.certificate.write_text("no PEM"), r"certificate: \S+ holds no certificate in PEM"),
-        (lambda made: made.key.write_text("no PEM"), r"key: \S+ holds no private key in PEM"),
-        (encrypt, r"key: \S+ holds no private key in PEM that needs no password"),
+        (lambda made: made.certificate.write_text("no PEM"), r"certificate: \S+ contains no certificate in PEM"),
+        (lambda made: made.key.write_text("no PEM"), r"key: \S+ contains no private key in PEM"),
+        (encrypt, r"key: \S+ contains no private key in PEM without a password"),
     ],
     ids=["no certificate file", "no key file", "no certificate", "no key", "encrypted key"],
 )

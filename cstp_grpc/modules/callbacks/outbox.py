@@ -213,7 +213,7 @@ class CallbackBuilder:
             raise DeliveryRejected("nothing is sent to its address any more")
         content = self._build_content(unit_of_work, item)
         if content is None:
-            logger.info("the notification %s for %s is withdrawn: there is nothing to tell now", item.id, item.agent)
+            logger.info("the notification %s for %s is withdrawn: there is nothing to report", item.id, item.agent)
             self._store.remove(unit_of_work, item)
             # The decision may fail again, which is then reported.
             self._store.release_citation(unit_of_work, item)

@@ -1,4 +1,4 @@
-"""Erases what an agent has left, batch by batch, and lets the audit trail say so."""
+"""Erases the data of an agent, batch by batch, and records that in the audit trail."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ErasureReport:
 
 
 class AgentEraser:
-    """Erases what agents have left; `on_erased` are called when it is gone from the database.
+    """Erases the data of agents; `on_erased` are called when it is gone from the database.
 
     `find_tenants` returns the tenants that an agent is known to belong to.
     """
@@ -99,7 +99,7 @@ class AgentEraser:
         self._find_tenants = find_tenants
 
     def erase(self, caller: Caller, agent: str) -> ErasureReport:
-        """Erase what an agent has left. If it is interrupted, a repetition goes on.
+        """Erase the data of an agent. If it is interrupted, a repetition continues.
 
         Raises InvalidArgument for a name of the server's own, PermissionDenied for an agent of another tenant,
         QueryFailed and Unavailable.
@@ -151,7 +151,7 @@ class AgentEraser:
 
 
 def erasure_entry(caller: Caller, agent: str, report: ErasureReport, at: datetime) -> AuditEntry:
-    """Return the audit entry of an erasure: who, whose, and how much."""
+    """Return the audit entry of an erasure: the caller, the agent, and the numbers."""
     erased = count_nouns(
         (report.decisions, "decision"),
         (report.reviews, "review"),

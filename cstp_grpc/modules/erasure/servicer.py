@@ -27,6 +27,6 @@ class ErasureService(erasure_pb2_grpc.ErasureServiceServicer):
     def EraseSubject(
         self, request: erasure_pb2.EraseSubjectRequest, context: grpc.ServicerContext
     ) -> erasure_pb2.EraseSubjectResponse:
-        """Erase what is kept about a subject, or say how much there is."""
+        """Erase the data of a subject, or count it."""
         act = self._subjects.erase if request.confirm else self._subjects.count
         return erasure_pb2.EraseSubjectResponse(**asdict(act(current_caller.get(), request.subject)))

@@ -1,4 +1,4 @@
-"""Erases what is kept about a user of chat sessions, and lets the audit trail say so without saying who it was."""
+"""Erases the data of a user of chat sessions, and records that in the audit trail without the name of the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES_AT_ONCE: Final = 200
 
 
 class SubjectRecordStore(Protocol):
-    """Finds what the audit trail has about the chat sessions of a user of a tenant that were opened by an instant."""
+    """Finds the audit entries about chat sessions of a user of a tenant that were opened by an instant."""
 
     def find_subject_contents(
         self, tenant: str, subject: str, opened_by: datetime, after: int, limit: int
@@ -45,7 +45,7 @@ class UserSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubjectReport:
-    """How much is kept about a subject, or was until it was erased, of each kind."""
+    """The numbers of a subject's records by kind, before any erasure."""
 
     erased: bool
     sessions: int
@@ -57,7 +57,7 @@ class SubjectReport:
 
 
 class SubjectEraser:
-    """Counts and erases what is kept about subjects of the caller's tenant."""
+    """Counts and erases the data of subjects of the caller's tenant."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class SubjectEraser:
         self._clock = clock
 
     def count(self, caller: Caller, subject: str) -> SubjectReport:
-        """Return how much is kept about a subject. Raises QueryFailed."""
+        """Return the numbers of a subject's records. Raises QueryFailed."""
         asked_at = self._clock()
         entries = self._store.count_subject_contents(caller.tenant, subject, asked_at)
         records = self._sessions.count(caller, subject, asked_at)
         return report_records(records, records.sessions, entries, erased=False)
 
     def erase(self, caller: Caller, subject: str) -> SubjectReport:
-        """Erase what is kept about a subject until now. If it is interrupted, a repetition goes on.
+        """Erase the data of a subject until now. If it is interrupted, a repetition continues.
 
         Raises QueryFailed and Unavailable.
         """

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class StoredUserSessions:
-    """Counts and deletes sessions in their tables; fulfils `UserSessions`.
+    """Counts and deletes sessions in their tables; implements `UserSessions`.
 
-    What it needs of chat sessions is imported when it is called: a server may leave them out while their tables have
+    Chat sessions are imported when it is called: a server may leave them out while their tables have
     rows.
     """
 

@@ -101,7 +101,7 @@ class AdrReader:
 
 
 def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> conventions.StatusMeaning:
-    """Return the meaning of the status for the decision, and add to the remarks what is not literally written."""
+    """Return the meaning of the status for the decision, and add guesses to the remarks."""
     status = adr.status
     meaning = (status.meaning if status else None) or conventions.StatusMeaning.DECIDED
     if status is None:
@@ -151,7 +151,7 @@ def _read_content(adr: AdrDocument, meaning: conventions.StatusMeaning, remarks:
 
 
 class AdrDocument:
-    """The parts of a Markdown record; `remarks` lists what was guessed or left out."""
+    """The parts of a Markdown record; `remarks` lists guesses and omissions."""
 
     def __init__(
         self, text: str, path: Path, markdown: markdown_sections.MarkdownReader, *, as_record: bool = False
@@ -185,7 +185,7 @@ class AdrDocument:
         self.date = self._read_date()
         unread = self.front.structured(*FRONT_FIELDS["summary"], *FRONT_FIELDS["tags"])
         self.remarks += [
-            f"front matter, {name}: what is neither a text nor a list of texts is left out" for name in unread
+            f"front matter, {name}: values that are neither a text nor a list of texts are left out" for name in unread
         ]
         summary = "\n".join(self.front.texts(*FRONT_FIELDS["summary"])) or None
         self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people(), summary)
@@ -208,7 +208,7 @@ class AdrDocument:
         if form := recognize_form(RecordSigns(self._path, title, kinds, has_author)):
             return form
         if not as_record:
-            raise model.NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
+            raise model.NotADecisionRecord("it is not a decision record: it has neither a status nor usual sections")
         return RecordForm.OTHER
 
     def _first_heading(self) -> markdown_sections.MarkdownLine | None:
@@ -288,7 +288,7 @@ class AdrDocument:
                     # A status need not have a date in it; where one is expected, another text is worth a remark.
                     if origin is not model.DateOrigin.STATUS:
                         self.remarks.append(
-                            f"{model.quote_start(model.collapse_spaces(text))} is no date; it is not used"
+                            f"{model.quote_start(model.collapse_spaces(text))} is not a date; it is not used"
                         )
                 except record_files.DateError as error:
                     self.remarks.append(f"{error}; it is not used as the date")
@@ -364,7 +364,7 @@ def _keyed_lines(lines: Sequence[markdown_sections.MarkdownLine]) -> list[KeyedL
 def _find_preamble(
     sections: Sequence[markdown_sections.MarkdownSection],
 ) -> Sequence[markdown_sections.MarkdownSection]:
-    """Return the sections up to the one whose heading is the title, or only what comes before any heading.
+    """Return the sections up to the one whose heading is the title, or only the text before any heading.
 
     The title is the first heading of the first level before the usual sections of records, otherwise the first of any.
     """
@@ -397,7 +397,7 @@ def _read_context(
 ) -> str:
     """Return the body as it is written, without its title, so that it begins with the summary or the matter.
 
-    What merely describes the record comes last. Hashes of contents depend on this order: another one would update every
+    Descriptions of the record itself come last. Hashes of contents depend on this order: another one would update every
     record that is imported again.
     """
     title = preamble[-1]

@@ -235,7 +235,7 @@ class RecordRelation:
 
     @property
     def link_kind(self) -> RelationKind:
-        """The kind of the link that the journal keeps: what holds in part only relates the two."""
+        """The kind of the link in the journal: a partial relation only relates the two."""
         return RelationKind.RELATES_TO if self.partly else self.kind
 
 

@@ -42,7 +42,7 @@ FIELD_LABELS = {"review_by": "reviewBy"}
 
 
 class FieldReader:
-    """Reads the fields of one decision; `remarks` lists what was cut or is not used."""
+    """Reads the fields of one decision; `remarks` lists cut and unused values."""
 
     def __init__(self, values: Mapping[str, PlainValue]) -> None:
         self._values = values

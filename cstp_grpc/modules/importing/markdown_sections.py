@@ -1,4 +1,4 @@
-"""Markdown as front matter and sections, by markdown-it: what looks like a heading in a code block is none."""
+"""Markdown as front matter and sections, by markdown-it, which ignores headings in code blocks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class MarkdownLink:
 
 @dataclass(frozen=True, slots=True)
 class MarkdownLine:
-    """A line without markup; `item` says that it begins an item of a list, and `cells` are those of a table's row."""
+    """A line without markup; `item` is true at the start of a list item, and `cells` are those of a table's row."""
 
     text: str
     links: tuple[MarkdownLink, ...] = ()

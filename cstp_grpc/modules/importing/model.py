@@ -1,4 +1,4 @@
-"""The results of reading records, and the texts that a record can hold."""
+"""The results of reading records, and the valid texts of a record."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ParsedRecord:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecord:
-    """A file or an entry that is not imported; `error` is False if it is no record at all, such as a README."""
+    """A file or an entry that is not imported; `error` is False if it is not a record, such as a README."""
 
     path: Path
     line: int | None
@@ -89,7 +89,7 @@ def storage_problem(text: str) -> str | None:
     match = UNSTORABLE.search(text)
     if match is None:
         return None
-    return "it holds a NUL character" if match[0] == "\0" else "it holds half of a surrogate pair"
+    return "it contains a NUL character" if match[0] == "\0" else "it contains half of a surrogate pair"
 
 
 def truncate_text(text: str, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""Reading decision records from files and folders, whatever their format, and those in YAML and JSON Lines."""
+"""Reading decision records from files and folders of any format, and from YAML and JSON Lines."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StructuredRecordReader:
             # error.
             if self._mapping or TITLE_KEY.search(text):
                 raise model.RecordError(error.reason, error.line) from None
-            reason = f"it holds no title and so no decisions: {error.reason}"
+            reason = f"it contains no title and so no decisions: {error.reason}"
             raise model.NotADecisionRecord(reason, error.line) from None
         entries: list[YamlNode] = []
         for document in documents:
@@ -94,7 +94,7 @@ class StructuredRecordReader:
         # One entry of ours makes the file one of decisions, so that the others in it are reported, not passed over.
         values = [node.plain for node in entries if isinstance(node.plain, dict)]
         if not any(self._mapping or _is_decision(value) for value in values):
-            raise model.NotADecisionRecord("it holds no decisions")
+            raise model.NotADecisionRecord("it contains no decisions")
         return entries
 
     def _read_entry(self, line: int, entry: PlainValue | bytes, *, alone: bool = False) -> model.ReadResult:
@@ -106,7 +106,7 @@ class StructuredRecordReader:
 
     def _parse(self, line: int, entry: PlainValue, *, alone: bool) -> model.ParsedRecord:
         if not isinstance(entry, dict):
-            raise model.RecordError("it is no object with fields")
+            raise model.RecordError("it is not an object with fields")
         values, remarks = self._read_values(entry)
         reader = field_mapping.FieldReader(values)
         content, identifier, links = reader.read_content(), reader.read_id(), reader.read_links()
@@ -170,7 +170,7 @@ def _read_contract_fields(entry: dict[str, PlainValue]) -> tuple[dict[str, Plain
     values = {CONTENT_FIELDS[name]: value for name, value in entry.items() if name in CONTENT_FIELDS}
     links = entry.get("links") or {}
     if not isinstance(links, dict):
-        raise field_mapping.FieldError("links: it is no object")
+        raise field_mapping.FieldError("links: it is not an object")
     for name, ids in links.items():
         if field_mapping.to_snake_case(name) not in field_mapping.LINKS:
             raise field_mapping.FieldError(

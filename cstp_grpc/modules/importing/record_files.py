@@ -1,4 +1,4 @@
-"""The files that records are read from, and dates: as people write them, and those of the files.
+"""The files that records are read from, and dates: in texts, and of files.
 
 A day without a time is midnight UTC, and a time without a zone is in UTC. A text that could be two days, such as
 04/09/2017, is refused instead of guessed.
@@ -83,7 +83,7 @@ def open_file(path: Path) -> BinaryIO:
         if stat.S_ISDIR(mode):
             raise RecordError("the folder cannot be listed")
         if not stat.S_ISREG(mode):
-            raise RecordError("it is no regular file")
+            raise RecordError("it is not a regular file")
         return path.open("rb")
     except OSError as error:
         raise RecordError(f"it cannot be read: {error.strerror}") from None
@@ -112,7 +112,7 @@ def decode_text(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise RecordError(f"it is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}") from None
     if "\0" in text:
-        raise RecordError(f"it is no text: NUL at offset {data.index(0)}")
+        raise RecordError(f"it is not text: NUL at offset {data.index(0)}")
     return text
 
 

@@ -1,1 +1,1 @@
-"""The Intent Layer: what governs a path, and what agents learned about it."""
+"""The Intent Layer: rules for paths, and learnings of agents about them."""

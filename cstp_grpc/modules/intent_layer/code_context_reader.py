@@ -1,8 +1,8 @@
 """Reads the rules and notes for the code that announcements name, from the projects of the Intent Layer.
 
 Of sections it takes list items: checks to confirm, boundaries by permission, and titles of pitfalls. An item is the
-first paragraph of a list item, joined to one line and otherwise unchanged. Code is no item. What reads them takes
-sections of up to `MAX_CHARACTERS`.
+first paragraph of a list item, joined to one line and otherwise unchanged. Code is not an item. Sections have up to
+`MAX_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ CACHE_ENTRY_OVERHEAD = 1024
 
 
 class ParsedTextCache:
-    """Caches what functions parse from texts. Thread-safe."""
+    """Caches the results of functions that parse texts. Thread-safe."""
 
     def __init__(self, characters: int = CACHE_CHARACTERS) -> None:
         # Guards the cache, whose lookups reorder it; texts are parsed without it, possibly by two threads at once.

@@ -152,7 +152,7 @@ BATCH_SIZE = 32
 """Records that are embedded and stored in one transaction. Chosen: stopping the server waits for one batch at most."""
 MAX_RECORDS = 20_000
 """Records of a project at most; searches do not find further ones. Chosen: it bounds the memory of a sync."""
-FAILURE_MESSAGE = "searches do not see what changed in nodes"
+FAILURE_MESSAGE = "searches do not see the changes in nodes"
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class NodeJournalSync:
         self._overflowing = False
 
     def refresh(self, stopping: Callable[[], bool] = lambda: False) -> int:
-        """Import what changed since the last call and return the number of decisions changed.
+        """Import the changes since the last call and return the number of changed decisions.
 
         Stops early once `stopping` returns True. Raises CstpError if the project or the journal cannot be used; the
         next call continues from there.

@@ -1,4 +1,4 @@
-"""Reviews of learnings: a learning is merged into a node or rejected, and either all of it happens or nothing.
+"""Reviews of learnings: a learning is merged into a node or rejected, completely or not at all.
 
 A review changes two files, the node and the report, and a machine may stop between any two steps. They are:
 
@@ -184,7 +184,7 @@ class Reviewer:
     def _compare_meanings(self, request: model.ReviewRequest, similarity: RecordedSimilarity | None) -> None:
         """Compare the statements of the node that a learning is to be merged into.
 
-        It takes seconds, so it happens before the lock is held, under which only what is recorded here is used.
+        It takes seconds, so it happens before the lock is held; under the lock, only its results are used.
         """
         if similarity is None or request.verdict is not model.ReviewVerdict.ACCEPT:
             return

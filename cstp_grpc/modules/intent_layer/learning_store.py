@@ -292,7 +292,7 @@ class LearningStore:
         file = f"{REPORTS_FOLDER}/{state}/{name}"
         learning_id = name.removesuffix(REPORT_SUFFIX)
         if not LEARNING_ID.fullmatch(learning_id):
-            return UnreadableReportFile(file.encode(errors="replace").decode(), "its name is no identifier")
+            return UnreadableReportFile(file.encode(errors="replace").decode(), "its name is not an identifier")
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -300,7 +300,7 @@ class LearningStore:
         except OSError:
             return UnreadableReportFile(file, "it cannot be read")
         if not stat.S_ISREG(status.st_mode):
-            return UnreadableReportFile(file, "it is no regular file")
+            return UnreadableReportFile(file, "it is not a regular file")
         # Taken before the file is read: if it changes in between, the cached stamp is out of date and it is read again.
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         with self._lock:
@@ -395,7 +395,7 @@ def _estimate_size(learning: Learning) -> int:
 
 
 def _list_report_names(state: LearningState, folder: int | None) -> list[str]:
-    """Return the file names of reports; those that begin with a dot are incomplete or no reports."""
+    """Return the file names of reports; those that begin with a dot are incomplete or not reports."""
     if folder is None:
         return []
     try:
@@ -424,7 +424,7 @@ def check_line(field: str, text: str, longest: int) -> None:
 
 
 def check_text(field: str, text: str, longest: int) -> None:
-    """Raise InvalidArgument for a text that is blank, too long or no UTF-8."""
+    """Raise InvalidArgument for a text that is blank, too long or not UTF-8."""
     if not text.strip():
         raise InvalidArgument.field(field, "must not be empty or blank")
     if len(text) > longest:

@@ -59,7 +59,7 @@ class NodeSection:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """A file of a node; `decoded` is False if bytes that are no UTF-8 were replaced."""
+    """A file of a node; `decoded` is False if bytes that are not UTF-8 were replaced."""
 
     path: str
     text: str

@@ -22,7 +22,7 @@ MAX_LINES = 100
 """How many imports of one file are looked at."""
 IMPORTABLE_SUFFIXES = (".md", ".markdown", ".mdx", ".txt")
 REPORTS_ROOT = ".intent-layer"
-"""The folder of reports, whose text nobody has reviewed."""
+"""The folder of reports, which are not reviewed."""
 
 TARGET = rf"@(\S+(?:{'|'.join(map(re.escape, IMPORTABLE_SUFFIXES))}))"
 CANDIDATE = re.compile(rf"^[ \t]*(?:[-*+][ \t]+)?{TARGET}[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
@@ -51,7 +51,7 @@ class ParsedFile:
 def find_imports(text: str) -> tuple[ImportLine, ...]:
     """Return the imports of a text: lines of paragraphs and list items that contain nothing else.
 
-    Lines in code, HTML and quotations are no imports.
+    Lines in code, HTML and quotations are not imports.
     """
     # Cheap: most nodes import nothing and need not be parsed for it.
     if not CANDIDATE.search(text):

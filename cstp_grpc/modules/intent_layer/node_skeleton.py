@@ -1,4 +1,4 @@
-"""The skeleton of a new node: what can be read from its folder, and comments that ask for the rest."""
+"""The skeleton of a new node: a description of its folder, and comments that ask for the rest."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _require_node_folder(tree: ProjectTree, folder: str) -> str:
         raise InvalidArgument.field("path", "is no folder")
     # A node there would never be read.
     if tree.ignored_folders().skips_path(target):
-        raise InvalidArgument.field("path", "lies in a folder whose nodes are not looked at")
+        raise InvalidArgument.field("path", "lies in a folder whose nodes are ignored")
     return target
 
 

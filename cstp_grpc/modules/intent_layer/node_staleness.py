@@ -1,4 +1,4 @@
-"""Stale nodes by git history; a node whose history git cannot tell for certain is not reported."""
+"""Stale nodes by git history; a node with an uncertain history is not reported."""
 
 from __future__ import annotations
 

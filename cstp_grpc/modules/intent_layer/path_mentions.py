@@ -152,7 +152,7 @@ class WrittenPath:
 def path_of_mention(mention: Mention) -> WrittenPath | None:
     """Return the path that a mention is, or None.
 
-    Addresses, anchors, patterns, commands, flags and routes are no paths.
+    Addresses, anchors, patterns, commands, flags and routes are not paths.
     """
     if mention.kind is MentionKind.CODE:
         return _path_of_code(mention.text.strip())

@@ -123,7 +123,7 @@ FileStamp = tuple[int, int, int, int, int]
 class FolderListing:
     """The names in a folder, sorted.
 
-    Symbolic links to folders count as files, names that are no UTF-8 are left out.
+    Symbolic links to folders count as files, names that are not UTF-8 are left out.
     """
 
     folders: tuple[str, ...]
@@ -176,7 +176,7 @@ def list_folder_at(path: str, folder: int) -> FolderListing:
 def read_at(path: str, folder: int, limit: int) -> tuple[FileStamp, bytes] | None:
     """Return the content of a regular file in an open folder, consistent at one moment.
 
-    None if it has vanished or is no regular file any more. Raises InvalidArgument and Unavailable.
+    None if it has vanished or is no longer a regular file. Raises InvalidArgument and Unavailable.
     """
     for _ in range(MAX_READ_ATTEMPTS):
         descriptor = open_at(path, READ_FLAGS, folder)

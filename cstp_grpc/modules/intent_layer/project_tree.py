@@ -120,7 +120,7 @@ class ProjectTree:
         try:
             real = self._real_path("/".join(parts))
         except OSError:
-            raise InvalidArgument.field(field, "holds links that lead in a circle") from None
+            raise InvalidArgument.field(field, "contains links that form a cycle") from None
         if real is None:
             raise InvalidArgument.field(field, "leads out of the project by a link")
         if not is_utf8(real):
@@ -170,9 +170,9 @@ class ProjectTree:
         return (found for found in self.walk() if isinstance(found, Node))
 
     def walk(self) -> Iterator[Node | UnreadableFolder]:
-        """Yield all nodes as `nodes` does, and in their places the files and folders that cannot be read.
+        """Yield all nodes as `nodes` does, with unreadable files and folders in their places.
 
-        Symbolic links to folders are not followed. `ignored_folders`, names that are no UTF-8, and folders deeper than
+        Symbolic links to folders are not followed. `ignored_folders`, names that are not UTF-8, and folders deeper than
         `MAX_DEPTH` are skipped.
         """
         with self.open_folder(ROOT) as descriptor:
@@ -185,7 +185,7 @@ class ProjectTree:
             return None if descriptor is None else list_folder_at(folder, descriptor)
 
     def read(self, file: str, limit: int = MAX_FILE_BYTES) -> bytes | None:
-        """Return a file's content, or None if it is no regular file.
+        """Return a file's content, or None if it is not a regular file.
 
         Links are not followed, nothing is cached. Raises InvalidArgument if it exceeds `limit` bytes, Unavailable if it
         cannot be read.
@@ -373,7 +373,7 @@ class ProjectTree:
     def _read_regular_file(self, path: str, target: str, status: os.stat_result, descriptor: int) -> _CachedFile | None:
         """Return the file at `target`, which is reached by `path`."""
         if not stat.S_ISREG(status.st_mode):
-            raise invalid_path_error(path, "is no regular file")
+            raise invalid_path_error(path, "is not a regular file")
         linked = path != target
         with self._lock:
             cached = self._cache.get(path)

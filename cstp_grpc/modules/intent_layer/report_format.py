@@ -145,7 +145,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
     `learning_id` is the name of its file without the suffix, and overrides the one in the report. Raises
     ReportFormatError if the type, the time or the text is missing.
     """
-    # What is no UTF-8 is replaced: the rest of what another tool wrote is worth reading all the same.
+    # Bytes that are not UTF-8 are replaced: the rest of the report is still worth reading.
     outline = _split_report(content.decode(errors="replace"))
     fields, paths, prose = _parse_header(outline.header)
     operation = fields.get("operation") or None
@@ -171,7 +171,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
 
 def add_review(content: bytes, review: LearningReview) -> bytes:
     """Return a report with a review added: box ticked, fields at the end, the rest byte for byte."""
-    # Reports of other tools may hold bytes that are no UTF-8; they are written back as they were.
+    # Reports of other tools may contain bytes that are not UTF-8; they are written back unchanged.
     text = content.decode(errors="surrogateescape")
     first_end = LINE_END.search(text)
     end = first_end[0] if first_end else "\n"

@@ -196,7 +196,7 @@ class _NodeValidator:
     def _check_encoding(self, file: NodeFile) -> Iterator[ValidationFinding]:
         if not file.decoded:
             yield validation_rules.NOT_UTF8.finding(
-                file.path, self._undecodable_line(file.path), "it has bytes that are no UTF-8"
+                file.path, self._undecodable_line(file.path), "it contains bytes that are not UTF-8"
             )
 
     def _undecodable_line(self, file: str) -> int:

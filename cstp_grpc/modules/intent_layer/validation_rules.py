@@ -197,7 +197,7 @@ def read_severities(tree: ProjectTree) -> tuple[dict[NodeRule, RuleSeverity], tu
 
 
 def apply_severities(findings: Iterable[ValidationFinding], severities: RuleSeverities) -> Iterator[ValidationFinding]:
-    """Yield findings with the configured severities, without those of rules that are off."""
+    """Yield findings with the configured severities, except for rules that are off."""
     by_name = {rule.value: severity for rule, severity in severities.items()}
     for finding in findings:
         severity = by_name.get(finding.rule)
@@ -247,4 +247,4 @@ def _parse_severity(node: yaml.Node) -> RuleSeverity:
         return RuleSeverity(_scalar_text(node))
     except ValueError:
         words = ", ".join(RuleSeverity)
-        raise _RulesFileError(node, f"{quote_text(_scalar_text(node))} is no severity: {words}") from None
+        raise _RulesFileError(node, f"{quote_text(_scalar_text(node))} is not a severity: {words}") from None

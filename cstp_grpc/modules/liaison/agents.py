@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 DELIVERY_SPAN = "deliver share"
 
 MAX_NAME_IN_ERROR = 100
-"""How many characters of a name that is none are told back."""
+"""Maximum characters of an invalid name in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class ShareDelivery:
         if isinstance(agent, RemoteLiaisonAgent):
             return agent
         if share.target_agent not in self._unknown:
-            logger.warning("no remote agent %s is configured: what was shared with it waits", share.target_agent)
+            logger.warning("no remote agent %s is configured: its shares wait", share.target_agent)
         self._unknown.add(share.target_agent)
         return None
 

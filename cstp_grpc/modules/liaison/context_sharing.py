@@ -43,7 +43,7 @@ from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRe
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 GUARDRAIL_CATEGORY = "liaison"
-"""The category by which guardrails know a hand-over."""
+"""The category of a hand-over for guardrails."""
 
 
 class HandoverJudge(Protocol):

@@ -226,4 +226,4 @@ def check_pattern(argument: Expression) -> None:
     try:
         compile_iregexp(argument.value)
     except ValueError as error:
-        raise InvalidJsonPath(f"{argument} is no RFC 9485 regular expression") from error
+        raise InvalidJsonPath(f"{argument} is not an RFC 9485 regular expression") from error

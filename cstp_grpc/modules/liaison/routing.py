@@ -205,8 +205,8 @@ class Router:
     def route(self, caller: model.TenantCaller, request: RoutingRequest) -> model.Activation:
         """Hand a session to a pillar's agent and return the activation, once all of it is on disk.
 
-        Share, session, activation and event are written in one transaction. The same routing again, until the session
-        is returned, gives the first activation. Raises MissingParameter, InvalidPillar, SessionNotFound,
+        Share, session, activation and event are written in one transaction. Repeating a routing before the session is
+        returned gives the first activation. Raises MissingParameter, InvalidPillar, SessionNotFound,
         SessionWithAnotherAgent, LiaisonAgentUnavailable, ContextSharingFailed, SessionUpdateFailed, and
         PermissionDenied if guardrails block it; then nothing has changed.
         """
@@ -326,7 +326,7 @@ class Router:
         # Messages that expired are missing at the beginning, those that were not read are at the end.
         if messages and messages[-1].sequence < session.message_count:
             raise ContextSharingFailed(
-                f"the conversation has more than {self._readable} characters; say with context_to_share what to share",
+                f"the conversation has more than {self._readable} characters; give the context in context_to_share",
                 metadata={"reason": "the conversation is too long"},
             )
         return {**session.context, model.HISTORY_MEMBER: [history_entry(message) for message in messages]}

@@ -163,8 +163,8 @@ liaison_heartbeats = Table(
 )
 """Until when local liaison agents count as available.
 
-`is_present` is what the last event said, `since` when that began; `agent` is the name of the token that told it, and
-`beaten_at` the last heartbeat; equal to `available_until` if that one said that the agent leaves.
+`is_present` is the state in the last event, `since` its start; `agent` is the name of the reporting token, and
+`beaten_at` the last heartbeat; equal to `available_until` if the agent reported that it leaves.
 """
 
 DUE_HOLD = "due_at IS NOT NULL"
@@ -208,7 +208,7 @@ decode_canonical_json = json.JSONDecoder(parse_int=parse_int_or_double).decode
 
 JSON = ColumnCodec(encode_canonical_json, decode_canonical_json)
 OMITTED = ColumnCodec(lambda _: None, decode_canonical_json)
-"""Of JSON that takes long to encode and is encoded only where it is written."""
+"""For JSON that takes long to encode and is encoded only where it is written."""
 SESSION_ROW = RowMapper(model.Session, chat_sessions, codecs={"context": OMITTED})
 MESSAGE_ROW = RowMapper(
     model.ChatMessage,

@@ -339,7 +339,7 @@ class TaskNotificationBuilder:
     def _render(self, task: Task, push_format: PushFormat) -> bytes:
         body = self._render_task(task, push_format)
         if body is None:
-            raise DeliveryRejected("the task holds what no bridge kept")
+            raise DeliveryRejected("the stored task is invalid")
         return body
 
     def _task_to_send(self, unit_of_work: UnitOfWork, item: TaskNotification) -> Task | None:

@@ -23,7 +23,7 @@ from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 logger = logging.getLogger(__name__)
 
 MAX_LENGTH: Final = 2048
-"""Maximum characters of a URL. Chosen: what common servers and proxies accept."""
+"""Maximum characters of a URL. Chosen: the limit of common servers and proxies."""
 URL_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
 """The characters of RFC 3986, section 2, without `#` and `@`: fragments are not sent, user names disguise the host."""
 HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")

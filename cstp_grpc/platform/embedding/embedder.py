@@ -1,4 +1,4 @@
-"""The port of embedders, what stands in front of one (a cache, centring), and batches of tokenised texts."""
+"""The port of embedders, wrappers (a cache, centring), and batches of tokenised texts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LazyEmbedder:
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of the texts. Raises QueryFailed, and what loading raises."""
+        """Return the vectors of the texts. Raises QueryFailed, and the errors of loading."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
@@ -140,7 +140,7 @@ class BatchThreads:
         self._pool = ThreadPoolExecutor(threads, "embedding") if threads > 1 else None
 
     def run(self, work: Callable[[list[int]], None], batches: Sequence[list[int]]) -> None:
-        """Call `work` with each batch. Raises what `work` raises for the first batch that fails."""
+        """Call `work` with each batch. Raises the error of `work` for the first batch that fails."""
         if self._pool is None or len(batches) < 2:
             for batch in batches:
                 work(batch)
@@ -184,15 +184,15 @@ UNRELATED_TEXTS = (
     "The contract ends with three months of notice.",
     "The camera focuses on the nearest face.",
 )
-"""Texts about different things; what their vectors have in common, all vectors of the model have. Their order and
-wording are part of the model's name: change it with them."""
+"""Texts about different things; the common part of their vectors is common to all vectors of the model. Their order
+and wording are part of the model's name: change it with them."""
 
 LEAST_LENGTH = 1e-6
 """The length from which the rest of a vector has a direction; float32 vectors are off by 1e-7."""
 
 
 class CentredEmbedder:
-    """Takes what all vectors of an embedder have in common away from them.
+    """Subtracts the part that all vectors of an embedder have in common.
 
     The vectors of many models share a large part, which makes all texts alike: those with nothing in common then have a
     similarity of 0.7. Without that part it is about 0, texts are compared better (Mu and Viswanath, 2018,

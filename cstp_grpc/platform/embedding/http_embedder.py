@@ -35,7 +35,7 @@ TRANSIENT_STATUSES = frozenset({408, 425, 429})
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingEndpoint:
-    """The address of an embeddings API, such as `https://api.openai.com/v1`, and what is asked there.
+    """The address of an embeddings API, such as `https://api.openai.com/v1`, and the parameters of requests.
 
     `seconds` is how long a request may take with its retries, `batch` how many texts a request has.
     """
@@ -94,7 +94,7 @@ class HttpEmbedder:
             raise Unavailable("the endpoint cannot be reached.") from error
         except HttpProtocolError as error:
             logger.warning("%s: %r", self._url.hostname, error)
-            raise QueryFailed("the endpoint's answer is no HTTP or too large.") from error
+            raise QueryFailed("the endpoint's answer is not HTTP or is too large.") from error
         if answer.status != 200:
             raise self._refusal(answer)
         return parse_vectors(answer.body, len(texts), self.dimensions)
@@ -126,7 +126,7 @@ def parse_vectors(body: bytes, count: int, dimensions: int) -> Vectors:
     try:
         vectors = np.array(rows, np.float64).reshape(count, dimensions)
     except (ValueError, TypeError, OverflowError) as error:
-        raise QueryFailed("the endpoint's vectors are no numbers.") from error
+        raise QueryFailed("the endpoint's vectors are not numbers.") from error
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or not (norms > 0).all():
         raise QueryFailed("the endpoint's vectors have no direction.")

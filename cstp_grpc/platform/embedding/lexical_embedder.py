@@ -38,7 +38,7 @@ STOP_WORDS = frozenset(COMMON.split())
 ENDINGS = (("ies", "y"), ("ied", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 """Endings of inflected words and their replacements, tried in this order."""
 SHORTEST_STEM = 3
-"""Letters that a stem keeps at least, so that `bus` and `red` stay whole."""
+"""Minimum letters of a stem, so that `bus` and `red` stay whole."""
 
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 WORD = re.compile(r"[^\W_]+")

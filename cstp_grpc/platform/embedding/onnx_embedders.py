@@ -41,8 +41,8 @@ does not matter."""
 class OnnxTextEncoder:
     """Encodes texts with one model. Safe for many threads.
 
-    `max_characters` of a text are tokenised, which bounds the time it takes; the tokenizer must truncate to what the
-    model reads, and must not pad.
+    `max_characters` of a text are tokenised, which bounds the time it takes; the tokenizer must truncate to the
+    length of the model, and must not pad.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ CHARACTERS_PER_TOKEN = 32
 
 
 class OnnxFolderEmbedder:
-    """Embeds texts with the model in a folder. `dimensions` is what they must be, or None for any."""
+    """Embeds texts with the model in a folder. `dimensions` is the required length, or None for any."""
 
     def __init__(self, folder: Path, threads: EmbeddingThreads, dimensions: int | None = None) -> None:
         """Load the model. Raises ConfigError, whose message names the file that does not fit."""

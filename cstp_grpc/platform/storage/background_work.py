@@ -19,7 +19,7 @@ class RunBlocking(Protocol):
     """Runs a blocking function on a thread, in the context of the caller."""
 
     async def __call__(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the function and return its result. Raises what it raises."""
+        """Run the function and return its result. Raises the errors of the function."""
 
 
 class WorkPool(Protocol):

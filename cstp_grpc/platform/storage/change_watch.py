@@ -1,4 +1,4 @@
-"""Detects what other processes commit to the database: by its version, and by notifications of PostgreSQL."""
+"""Detects commits of other processes to the database: by its version, and by notifications of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cstp_grpc.platform.storage.unit_of_work import CHANGE_CHANNEL, get_driver_c
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS: Final = 1.0
-"""The pause before connecting again. Meanwhile the database is polled, so nothing depends on it."""
+"""Seconds before connecting again. The database is polled in the meantime, so nothing depends on it."""
 
 GATHERING_SECONDS: Final = 0.02
-"""The least time between two calls for notifications. Chosen: reading what others write fifty times a second takes a
-few percent of the time."""
+"""Minimum seconds between two calls for notifications. Chosen: reading changes fifty times a second takes a few
+percent of the time."""
 
 
 class NotificationListener:

@@ -55,7 +55,7 @@ def describe_damage(error: BaseException) -> str:
 FAILURE_LOG_SECONDS: Final = 10.0
 """How often the same condition of the database is logged while it lasts."""
 MAX_CONDITIONS: Final = 20
-"""How many conditions are told apart; few occur, but a message may have a number in it."""
+"""Maximum number of distinguished conditions; few occur, but a message may contain a number."""
 
 
 class FailureLog:
@@ -90,7 +90,7 @@ class FailureLog:
 
 
 def describe_condition(error: BaseException) -> str | None:
-    """Return in one line what keeps a database from working; None for an error that code may have made."""
+    """Return the reason why a database fails, in one line; None for an error that code may have caused."""
     known = error.__cause__ if isinstance(error, CommitOutcomeUnknown) else error
     if not isinstance(known, exc.OperationalError):
         return None
@@ -113,7 +113,7 @@ def translate_read_errors(*, logs_failures: bool = True) -> Iterator[None]:
 
 
 CANNOT_ANSWER = (exc.OperationalError, exc.ProgrammingError, exc.InterfaceError, DatabaseInternalError, PoolTimeout)
-"""Errors by which the database says that it cannot do what would otherwise be right.
+"""Errors by which the database refuses an otherwise valid statement.
 
 A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
 """
@@ -194,7 +194,7 @@ BUSY_MILLISECONDS = 10_000
 """How long SQLite waits for another process to release the database."""
 
 BUSY_RETRY_SECONDS = 0.01
-"""The pause between tries where SQLite does not wait by itself; switching to the log takes about a millisecond."""
+"""Seconds between attempts where SQLite does not wait by itself; switching to the log takes about a millisecond."""
 
 PRIMARY_CODE = 0xFF
 """The bits of a SQLite result code that hold the primary one (https://sqlite.org/rescode.html)."""
@@ -238,7 +238,7 @@ POSTGRESQL_ARGUMENTS = {
 
 
 class UnsuitableDatabase(Exception):
-    """The configured database cannot keep the journal; the message says why and contains no secret."""
+    """The configured database cannot store the journal; the message gives the reason, without secrets."""
 
 
 class Database:
@@ -372,7 +372,7 @@ def open_sqlite_database(url: URL, pool_size: int) -> Database:
 
 
 def create_private_file(path: Path) -> None:
-    """Create an empty file that its owner alone may read, unless there is one; SQLite gives its mode to the log."""
+    """Create an empty file that only its owner may read, unless it exists; SQLite copies its mode to the log."""
     # SQLite says why if that fails. The lock, because closing the file of an open database takes SQLite's locks away.
     with CREATION_LOCK, suppress(OSError):
         os.close(os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

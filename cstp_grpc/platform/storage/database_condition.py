@@ -26,9 +26,9 @@ class DatabaseCondition:
     log_bytes: int = 0
     """The size of SQLite's write-ahead log."""
     clock_ahead: float = 0.0
-    """By how many seconds the clock of a PostgreSQL server is ahead of that of this machine."""
+    """Seconds by which the clock of a PostgreSQL server is ahead of this machine's."""
     connections_left: int | None = None
-    """How many more connections a PostgreSQL server takes."""
+    """Free connections of a PostgreSQL server."""
     newest_entry: datetime | None = None
     """The latest instant in the audit trail."""
     unindexed: int = 0
@@ -72,7 +72,7 @@ def measure_clock(connection: Connection) -> float:
 
 
 def count_connections_left(connection: Connection) -> int:
-    """Return how many more connections PostgreSQL takes from users without privileges."""
+    """Return the number of free connections of PostgreSQL for users without privileges."""
     query = text(
         "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int "
         "- (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"

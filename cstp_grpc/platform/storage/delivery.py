@@ -35,11 +35,11 @@ MAX_BACKOFF_SECONDS = 300.0
 BUSY_RECHECK_SECONDS = 0.5
 """Seconds before an item is checked again whose recipient responds but has no free thread now."""
 LEASE_SECONDS = 60.0
-"""How long no other server takes an item that is being delivered, by default."""
+"""Default time for which an item in delivery is leased, so that no other server takes it."""
 RECHECK_SPACING = timedelta(milliseconds=20)
 """The distance between postponed items of one recipient: at most 50 of them a second are checked again."""
 STOP_SECONDS = 1.0
-"""How long attempts in progress may go on when the dispatcher stops, before they are interrupted."""
+"""How long attempts in progress may continue when the dispatcher stops, before they are interrupted."""
 RETRY_SECONDS = 5.0
 """How soon the outbox is checked again after the database failed."""
 
@@ -72,7 +72,7 @@ class DeliveryKind(Protocol[PreparedT]):
 
 @dataclass(frozen=True, slots=True)
 class DispatcherOptions:
-    """How a dispatcher works; `name` is that of its threads, `complaint` what it logs if the database fails.
+    """How a dispatcher works; `name` is the name of its threads, `complaint` the log message if the database fails.
 
     `refresh_seconds` is how often the queue is checked without being woken, for queues that other servers fill; None if
     no other does. `reading` opens a snapshot for these checks, so that an empty check delays no writer; without it each

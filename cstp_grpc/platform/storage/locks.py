@@ -19,9 +19,9 @@ class AlreadyRunning(Exception):
 
 SHARER_WAIT_SECONDS: Final = 2.0
 """Seconds that a lock for one process alone waits for processes that share the folder. Chosen: commands without a
-server take less."""
+server need less."""
 RETRY_SECONDS: Final = 0.02
-"""The pause between two attempts to take the lock on a folder, for which the kernel has no wait with a limit."""
+"""Seconds between two attempts to lock a folder, for which the kernel has no wait with a limit."""
 HOLDER_BYTES: Final = 24
 """The part of the lock file that names a holder: a process id, and blanks in place of an earlier, longer one."""
 
@@ -98,7 +98,7 @@ class DataDirLock:
 
 
 def try_file_lock(descriptor: int, kind: int) -> bool:
-    """Take a lock on an open file, shared or exclusive, and return whether nobody else's stands in the way."""
+    """Take a lock on an open file, shared or exclusive, and return whether no other lock prevents it."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

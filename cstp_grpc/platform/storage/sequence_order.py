@@ -1,4 +1,4 @@
-"""Numbers that PostgreSQL gives out before they are committed, and up to which of them all are known."""
+"""Numbers that PostgreSQL assigns before they are committed, and the bound below which all are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIR: Final = 2
 
 
 class SequenceOrder:
-    """Tells up to which number of a sequence no running transaction can add one.
+    """Finds the number of a sequence up to which no running transaction can add one.
 
     A transaction holds a shared advisory lock before it takes a number, and until it ends; nobody waits for it. The key
     of the lock is smaller than the number. So the least key that is held is below every number that is not committed

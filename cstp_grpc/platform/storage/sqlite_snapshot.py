@@ -1,4 +1,4 @@
-"""Snapshots of a SQLite database while others write to it, and taking its place when nobody does."""
+"""Snapshots of a SQLite database while others write to it, and replacing it while nobody does."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_sqlite_snapshot(path: Path) -> tuple[str, dict[str, int]]:
 
 
 def rename_journal(path: Path) -> None:
-    """Give the journal in a snapshot a name of its own, so that no revision of another is taken for one of it.
+    """Give the journal in a snapshot a new name, so that revisions of other journals are not mistaken for its own.
 
     Raises SnapshotFailed.
     """
@@ -74,7 +74,7 @@ def rename_journal(path: Path) -> None:
 
 
 def replace_sqlite_database(path: Path, replacement: Path) -> None:
-    """Put a checked snapshot in the place of a database that nobody has open, in one step. Raises SnapshotFailed.
+    """Replace a database that nobody has open by a checked snapshot, in one step. Raises SnapshotFailed.
 
     The caller holds the lock on the data folder, so that nobody opens the database meanwhile.
     """
@@ -93,7 +93,7 @@ def remove_sqlite_logs(path: Path) -> None:
 
 
 def close_sqlite_log(path: Path) -> None:
-    """Take the log of a database over into its file, which only works while nobody else has it open.
+    """Write the log of a database into its file, which only works while nobody else has it open.
 
     A damaged database is left as it is. Raises SnapshotFailed if somebody has it open.
     """

@@ -1,4 +1,4 @@
-"""Subscriptions that follow what is stored, bounded in number, without a thread while they wait."""
+"""Subscriptions that follow stored items, bounded in number, without a thread while they wait."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChangeFeed(ABC, Generic[ItemT, ConditionsT]):
 
     @abstractmethod
     def _read(self, watch: Subscription[ItemT, ConditionsT]) -> None:
-        """Put the next items into a subscription, at most READ_BATCH, and move its position behind what was read."""
+        """Put the next items into a subscription, at most READ_BATCH, and move its position behind them."""
 
     def _newest_position(self) -> object:
         """Return a value that changes with each change. Raises QueryFailed."""
@@ -85,7 +85,7 @@ class ChangeFeed(ABC, Generic[ItemT, ConditionsT]):
     def _open(
         self, agent: str, owner: Hashable, conditions: ConditionsT, after: int
     ) -> Subscription[ItemT, ConditionsT]:
-        """Open a subscription of an agent to the items after a position; `owner` is whose subscriptions are counted.
+        """Open a subscription of an agent to the items after a position; subscriptions are counted by `owner`.
 
         Raises RateLimited if no more subscriptions are allowed, and Unavailable if the server stops.
         """
@@ -196,7 +196,7 @@ def do_nothing() -> None:
 def too_many_watches_error(which: str, limit: int, setting: str) -> RateLimited:
     """Return the error for a subscription beyond a limit.
 
-    It names no retry time, since nobody knows when a subscription ends; so clients raise it instead of retrying.
+    It has no retry time, since the end of a subscription is unknown; so clients raise it instead of retrying.
     """
     return RateLimited(f"{which} is {limit} ({setting}); end one first", metadata={"limit": str(limit)})
 

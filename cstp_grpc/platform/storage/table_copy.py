@@ -26,7 +26,7 @@ ROWS_AT_ONCE: Final = 500
 """Rows read and inserted at a time. Chosen: some of them are a megabyte."""
 
 FILLED_BY_MIGRATION: Final = frozenset({"journal_identity"})
-"""Tables that each database fills by itself and keeps: a copied journal has a name of its own."""
+"""Tables that each database fills by itself, and that are not copied: a copied journal has its own name."""
 
 DIGEST_MODULUS: Final = 1 << 256
 
@@ -69,7 +69,7 @@ def copy_tables(
 ) -> Mapping[str, int]:
     """Copy all rows of one state of `source` into an empty `target`, all or nothing, and return the rows of each table.
 
-    What was written is read again and compared before the one commit. Raises SnapshotFailed, and SQLAlchemyError if a
+    The copy is read again and compared before the one commit. Raises SnapshotFailed, and SQLAlchemyError if a
     database does not respond.
     """
     migrate_database(target)

@@ -57,7 +57,7 @@ class DriverConnection(Protocol):
 class UnitOfWork:
     """A transaction of the database, in which stores read and write.
 
-    A job of the writer is given one, and a snapshot yields one. Domains only pass it on to stores; what it offers is
+    A job of the writer gets one, and a snapshot yields one. Domains only pass it on to stores; its methods are
     for the SQL stores. The writer has one for all transactions of its connection, so that a job costs no object.
     """
 
@@ -71,9 +71,9 @@ class UnitOfWork:
         self.driver = get_driver_connection(connection)
         """The driver's connection, which `CompiledStatement` uses; it takes part in the same transaction."""
         self.transactions = 0
-        """How many transactions were begun: what another process may have changed is known for one of them."""
+        """Number of transactions begun: changes of other processes are read once for each."""
         self.rollbacks = 0
-        """How many times something was rolled back: what was in memory of it then holds no longer."""
+        """Number of rollbacks: after one, copies in memory are no longer valid."""
         self._endings: list[Callable[[], None]] = []
         self._is_sqlite = connection.dialect.name == "sqlite"
 
@@ -120,7 +120,7 @@ class UnitOfWork:
         self.driver.execute("SAVEPOINT job")
 
     def roll_back_to_savepoint(self) -> None:
-        """Undo what was done since the savepoint; for the owner of the connection. Raises the driver's error."""
+        """Undo the changes since the savepoint; for the owner of the connection. Raises the driver's error."""
         self.rollbacks += 1
         self.driver.execute("ROLLBACK TO SAVEPOINT job")
 
@@ -149,7 +149,7 @@ class UnitOfWork:
         self._endings.append(function)
 
     def end(self) -> None:
-        """Call what waits for the end of the transaction; for the owner of the connection."""
+        """Call the functions that wait for the end of the transaction; for the owner of the connection."""
         endings, self._endings = self._endings, []
         for function in endings:
             function()

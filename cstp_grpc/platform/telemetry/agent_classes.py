@@ -1,4 +1,4 @@
-"""Classes of agents, by which metrics tell callers apart: the number of agents is not bounded."""
+"""Classes of agents, by which metrics distinguish callers: the number of agents is not bounded."""
 
 from __future__ import annotations
 

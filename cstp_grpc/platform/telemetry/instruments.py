@@ -1,4 +1,4 @@
-"""The instruments of a process: what is counted as it happens, and what is read when metrics are asked for.
+"""The instruments of a process: counters of events, and values that are read when metrics are requested.
 
 All of them are in one registry, which both exporters read: the endpoint for Prometheus, and OTLP.
 """
@@ -118,7 +118,7 @@ class MeasureCollector(Collector):
 class ExportedRegistry(Collector):
     """The families of a registry without the times at which counters were made.
 
-    Those are a series more for each counter, and tell nothing that the start time of the process does not.
+    They add a series for each counter, and no information beyond the start time of the process.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

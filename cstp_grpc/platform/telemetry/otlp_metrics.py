@@ -1,4 +1,4 @@
-"""Metrics over OTLP: what Prometheus would fetch, sent to a collector from time to time."""
+"""Metrics over OTLP: those that Prometheus would fetch, sent to a collector at intervals."""
 
 from __future__ import annotations
 

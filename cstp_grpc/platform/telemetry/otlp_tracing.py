@@ -43,7 +43,7 @@ FAILURES_OF_OTHERS: Final = SERVER_ERRORS | {
     PeerStatus.TIMED_OUT,
     PeerStatus.NOT_UNDERSTOOD,
 }
-"""Statuses with which the call of somebody else is an error: it was not answered as it should be."""
+"""Statuses that mark the span of an outgoing call as an error."""
 PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -82,7 +82,7 @@ def export_options(settings: OtlpSettings) -> dict[str, Any]:
 
 
 class OutgoingCall:
-    """The span of a call of somebody else; fulfils `CallSpan`."""
+    """The span of an outgoing call; implements `CallSpan`."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -100,11 +100,11 @@ class OutgoingCall:
 class OtlpTracing:
     """Records spans and sends them to a collector on a thread of its own, which drops them if too many wait.
 
-    Contexts are those of `contextvars`, so that what a call has run on threads of its pool is part of it.
+    Contexts are those of `contextvars`, so that the work of a call on threads of its pool is part of it.
     """
 
     def __init__(self, settings: OtlpSettings, program: str) -> None:
-        """Prepare to send; `program` is what runs here: `server` or `bridge`. Raises ConfigError."""
+        """Prepare to send; `program` is `server` or `bridge`. Raises ConfigError."""
         self._provider = TracerProvider(
             # Who is called by a sampled trace records its part, whatever its own share is.
             ParentBased(TraceIdRatioBased(settings.sample_ratio)),

@@ -156,7 +156,7 @@ def test_a_summary_begins_the_context(folder: Folder) -> None:
 def test_front_matter_that_is_no_text_is_reported(folder: Folder, key: str, value: str) -> None:
     folder.write("0007-a.md", f"---\n{key}: {value}\n---\n# Use X\n\n## Status\n\nAccepted\n")
     notes = folder.parsed("0007-a.md").notes
-    assert f"front matter, {key}: what is neither a text nor a list of texts is left out" in notes
+    assert f"front matter, {key}: values that are neither a text nor a list of texts are left out" in notes
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_front_matter_that_does_not_fit_is_left_out_and_reported(folder: Folder)
         ("title: Use X: because\nstatus: accepted", 2, "front matter: broken YAML"),
         ("status: accepted\nstatus: rejected", 3, "front matter: the key 'status' is given twice"),
         ("status: [a\ndate: b: c", 3, "front matter: broken YAML"),
-        ('title: "a\\0b"', None, "front matter: it holds a NUL character"),
+        ('title: "a\\0b"', None, "front matter: it contains a NUL character"),
     ],
 )
 def test_broken_front_matter_is_an_error_with_its_line(

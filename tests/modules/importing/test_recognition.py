@@ -35,12 +35,12 @@ def test_a_record_is_recognised(folder: Folder, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("deploy.md", PAGE, "it is no decision record"),
-        ("deploy.md", DRAFT, "it is no decision record"),
-        ("0001-deploy.md", PAGE, "it is no decision record"),
-        ("deploy.md", "# Minutes\n\n## Decision\n\nLunch at noon.\n", "it is no decision record"),
-        ("README.md", "# Shop\n\n## Status\n\nAccepted\n\n## Context\n\nA\n", "it is no decision record"),
-        ("CHANGELOG.md", nygard().replace("## Decision", "## Changes"), "it is no decision record"),
+        ("deploy.md", PAGE, "it is not a decision record"),
+        ("deploy.md", DRAFT, "it is not a decision record"),
+        ("0001-deploy.md", PAGE, "it is not a decision record"),
+        ("deploy.md", "# Minutes\n\n## Decision\n\nLunch at noon.\n", "it is not a decision record"),
+        ("README.md", "# Shop\n\n## Status\n\nAccepted\n\n## Context\n\nA\n", "it is not a decision record"),
+        ("CHANGELOG.md", nygard().replace("## Decision", "## Changes"), "it is not a decision record"),
         ("adr-template.md", RECORD, "it is a template, by its name"),
         ("0000-template.md", RECORD, "it is a template, by its name"),
         ("new.md", RECORD.replace("Use X", "{short title of the problem}"), "it is a template, by its title"),

@@ -93,11 +93,11 @@ def test_what_cannot_be_read_is_an_error_and_stops_nothing(folder: Folder) -> No
     assert reasons == {
         "0001-latin.md": "it is not UTF-8 text: byte 0xe9 at offset 8",
         "0002-wide.md": "it is UTF-16, not UTF-8",
-        "0003-binary.md": "it is no text: NUL at offset 4",
+        "0003-binary.md": "it is not text: NUL at offset 4",
         "0004-huge.md": "it is larger than 1 MiB",
         "0006-broken-link.md": "it cannot be read: No such file or directory",
         "0007-circle.md": "it cannot be read: Too many levels of symbolic links",
-        "0008-pipe.md": "it is no regular file",
+        "0008-pipe.md": "it is not a regular file",
     }
     assert isinstance(results["0005-good.md"], ParsedRecord)
 

@@ -186,10 +186,10 @@ def test_what_is_no_regular_file_never_blocks(
 ) -> None:
     monkeypatch.chdir(root / "tests")
     make(Path("AGENTS.md"))
-    with pytest.raises(InvalidArgument, match=r"tests/AGENTS\.md is no regular file"):
+    with pytest.raises(InvalidArgument, match=r"tests/AGENTS\.md is not a regular file"):
         tree.nodes_to_path("tests/unit")
     (root / "tests/unit/AGENTS.md").symlink_to("../AGENTS.md")
-    with pytest.raises(InvalidArgument, match=r"tests/unit/AGENTS\.md is no regular file"):
+    with pytest.raises(InvalidArgument, match=r"tests/unit/AGENTS\.md is not a regular file"):
         tree.node("tests/unit")
     assert tree.read("tests/AGENTS.md") is None
     assert [found.folder for found in tree.walk() if isinstance(found, UnreadableFolder)] == ["tests", "tests/unit"]

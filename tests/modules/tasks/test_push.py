@@ -308,7 +308,7 @@ def test_what_is_no_task_of_a2a_is_given_up(pushing: PushKit, caplog: pytest.Log
     pushing.save(COMPLETED, content="unreadable", push=config())
     with caplog.at_level(logging.WARNING):
         sent(pushing)
-    assert "what no bridge kept" in caplog.text
+    assert "the stored task is invalid" in caplog.text
     assert pushing.told == []
 
 
