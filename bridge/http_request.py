@@ -260,7 +260,7 @@ class BodyReader:
         ):
             await self._require_known(metadata)
         if has_more_values(content, self._max_values):
-            raise http_failure(413, f"the body holds more than {self._max_values} values")
+            raise http_failure(413, f"the body contains more than {self._max_values} values")
         return content
 
 

@@ -228,4 +228,4 @@ def parse_duration(duration: str) -> float:
 
 def describe_excess(limit: int) -> str:
     """Return the violation of structured data with more values than a limit."""
-    return f"holds more than {limit} values"
+    return f"contains more than {limit} values"

@@ -16,7 +16,7 @@ CHECK = "cstp.checkGuardrails"
 LIMIT = 10
 LIMITS = {"rate_limits": {"enabled": True, "methods": {CHECK: f"{LIMIT}/hour"}}}
 MAX_VALUES = 100
-LARGE = "holds more than 100 values"
+LARGE = "contains more than 100 values"
 Caller = GrpcCaller | JsonRpcCaller
 
 

@@ -166,7 +166,7 @@ def test_more_values_than_a_message_may_hold_are_refused_by_name(tmp_path: Path)
     answered = decoded(caught.value)
     assert (answered.fields, answered.message) == (
         ("action.context",),
-        "action.context: holds more than 1000 values",
+        "action.context: contains more than 1000 values",
     )
 
 

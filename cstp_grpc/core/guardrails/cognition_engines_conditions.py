@@ -99,7 +99,7 @@ def parse_text(text: str) -> str:
     if not text.strip():
         raise RefusedCondition("is blank")
     if UNSUITABLE_CHARACTERS.search(text):
-        raise RefusedCondition("holds control characters or line breaks")
+        raise RefusedCondition("contains control characters or line breaks")
     return text
 
 

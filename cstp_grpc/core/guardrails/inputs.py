@@ -84,9 +84,9 @@ def check_context_bounds(context: Mapping[str, Any], field: str = "action.contex
             values += len(value)
             pending.extend((item, depth + 1) for item in child_values(value))
     if values > MAX_CONTEXT_VALUES:
-        raise InvalidArgument.field(field, f"holds more than {MAX_CONTEXT_VALUES} values")
+        raise InvalidArgument.field(field, f"contains more than {MAX_CONTEXT_VALUES} values")
     if characters > MAX_CONTEXT_CHARACTERS:
-        raise InvalidArgument.field(field, f"holds more than {MAX_CONTEXT_CHARACTERS} characters of text")
+        raise InvalidArgument.field(field, f"contains more than {MAX_CONTEXT_CHARACTERS} characters of text")
     return values + characters
 
 
@@ -129,7 +129,7 @@ def to_string(value: object) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InputValueError("holds characters that are not Unicode") from None
+            raise InputValueError("contains characters that are not Unicode") from None
     return value
 
 

@@ -112,7 +112,7 @@ class RulebookParser:
             self._input(name, declaration)
         guardrails = fields.items("guardrails")
         if (given := fields.get("guardrails")) and given.value == [] and not fields.items("extends"):
-            fields.report_problem("`guardrails` must hold at least one, or `extends` name rulebooks", "guardrails")
+            fields.report_problem("`guardrails` must contain at least one, or `extends` name rulebooks", "guardrails")
         categories = read_categories(fields)
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
@@ -274,5 +274,5 @@ def read_accepted_values(fields: YamlFields, declared: InputType) -> tuple[str, 
     if declared not in (InputType.STRING, InputType.LIST):
         fields.report_problem(f"`values` are for the types string and list, not {declared}", "values")
     if given.value == [] or len(set(values)) < len(values):
-        fields.report_problem("`values` must hold at least one text, and each once", "values")
+        fields.report_problem("`values` must contain at least one text, and each only once", "values")
     return values

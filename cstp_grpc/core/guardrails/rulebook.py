@@ -38,7 +38,7 @@ def load_rule_set(
     if files is None:
         files, unreadable = read_rulebooks(path, accepts_pipe=True)
     if not files and not unreadable:
-        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
+        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder contains no *.yaml or *.yml")])
     for name in disabled:
         if not packaged_rulebook_path(name).exists():
             unreadable = [*unreadable, RulebookProblem(str(path), 1, "disabled_packs", f"there is no pack {name}")]

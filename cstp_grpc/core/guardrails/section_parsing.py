@@ -150,7 +150,7 @@ def read_intents(fields: YamlFields) -> model.IntentFacts:
         try:
             ages.append(float(parse_window_seconds(text)))
         except ValueError as error:
-            fields.report_at(line, f"`related_intents` holds {text}, but a time {error}")
+            fields.report_at(line, f"`related_intents` contains {text}, but a time {error}")
     return model.IntentFacts(tuple(ages))
 
 

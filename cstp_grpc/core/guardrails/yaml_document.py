@@ -47,7 +47,7 @@ class _RulebookReader(YamlReader):
 
     def start_document(self, number: int, line: int) -> None:
         if number:
-            raise YamlError("holds more than one document", line)
+            raise YamlError("contains more than one document", line)
 
     def read_alias(self, name: str, line: int) -> YamlNode:  # noqa: ARG002 - no alias is resolved
         self._report(line, "aliases are not supported: write the value out")
@@ -101,7 +101,7 @@ def decode_text(content: bytes) -> str:
         raise YamlError("is not UTF-8", content.count(b"\n", 0, error.start) + 1) from None
     match = PRINTABLE_PATTERN.match(text)
     if match and match.end() < len(text):
-        raise YamlError(f"holds the character {text[match.end()]!r}", text.count("\n", 0, match.end()) + 1)
+        raise YamlError(f"contains the character {text[match.end()]!r}", text.count("\n", 0, match.end()) + 1)
     return text
 
 
@@ -245,7 +245,7 @@ class YamlFields:
         for line, text in found:
             if not IDENTIFIER_PATTERN.fullmatch(text):
                 self.report_at(
-                    line, f"`{key}` holds {text!r}, which is not 1 to 100 letters, digits, dots, dashes or underscores"
+                    line, f"`{key}` contains {text!r}, not 1 to 100 letters, digits, dots, dashes or underscores"
                 )
         return tuple(text for _, text in found)
 
@@ -259,7 +259,7 @@ class YamlFields:
             if isinstance(item.value, str):
                 found.append((item.line, item.value))
             else:
-                self.report_at(item.line, f"`{key}` holds {json_type_name(item.value)}, but must hold strings")
+                self.report_at(item.line, f"`{key}` contains {json_type_name(item.value)}, but must contain strings")
         return found
 
     def plain(self, key: str) -> PlainValue:

@@ -172,7 +172,7 @@ def test_tests_of_rulebooks_say_what_governs_the_code(test: dict[str, Any]) -> N
     [
         ({"check": []}, "unknown key `check`; did you mean `checks`?"),
         ({"checks": "a"}, "`checks` must be a list, but is a string"),
-        ({"checks": [1]}, "`checks` holds a number, but must hold strings"),
+        ({"checks": [1]}, "`checks` contains a number, but must contain strings"),
         ({"boundaries": {"ask first": []}}, "unknown key `ask first`; did you mean `ask_first`?"),
         ({"boundaries": ["never"]}, "must be a map, but is a list"),
         ("none", "must be a map, but is a string"),

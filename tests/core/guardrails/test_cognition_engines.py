@@ -152,7 +152,7 @@ def test_what_is_compared_becomes_an_expression(keys: str, when: str) -> None:
         ("- {id: r, action: block, condition_x: '>'}", "is not a comparison such as '< 0.5'"),
         ("- {id: r, action: block, condition_x: '< 0.5 percent'}", "compares with a text"),
         ("- {id: r, action: block, condition_x: 1.0e400}", "x: is too large a number"),
-        ('- {id: r, action: block, condition_x: "a\\nb"}', "x: holds control characters or line breaks"),
+        ('- {id: r, action: block, condition_x: "a\\nb"}', "x: contains control characters or line breaks"),
         ("- {id: r, action: block, condition_x-y: true}", "x-y: is not a name that an expression can read"),
         ("- {id: r, action: block, condition_in: true}", "in: is not a name that an expression can read"),
         ("- {id: r, action: block, condition: {x_lt: 5}}", "x_lt: may be a name, or x with a comparison"),

@@ -176,7 +176,7 @@ def test_a_match_does_not_need_the_rest_either() -> None:
         ("context.count > 1", NUMBER, {"count": float("nan")}, "context.count must be a finite number"),
         ("context.count > 1", NUMBER, {"count": 10**400}, "context.count is too large a number"),
         ("context.name == ''", STRING, {"name": ["x"]}, "context.name must be a string, but is a list"),
-        ("context.name == ''", STRING, {"name": "\ud800"}, "context.name holds characters that are not Unicode"),
+        ("context.name == ''", STRING, {"name": "\ud800"}, "context.name contains characters that are not Unicode"),
         ("context.files == []", LIST, {"files": {}}, "context.files must be a list, but is a map"),
         ("context.files == []", LIST, {"files": [float("inf")]}, "context.files must be a finite number"),
         ("size(context.change) > 0", MAP, {"change": "x"}, "context.change must be a map, but is a string"),
@@ -262,11 +262,11 @@ def test_the_deepest_context_that_is_accepted_is_evaluated() -> None:
     [
         ({"change": nest(25)}, "is nested deeper than 24 levels"),
         ({"unread": nest(100_001)}, "is nested deeper than 24 levels"),
-        ({"unread": [0] * 10_001}, "holds more than 10000 values"),
-        ({f"k{n}": 0 for n in range(10_001)}, "holds more than 10000 values"),
-        ({"unread": [[0] * 1000] * 11}, "holds more than 10000 values"),
-        ({"unread": "x" * 200_001}, "holds more than 200000 characters of text"),
-        ({"unread": [{"k" * 100_000: "v" * 100_001}]}, "holds more than 200000 characters of text"),
+        ({"unread": [0] * 10_001}, "contains more than 10000 values"),
+        ({f"k{n}": 0 for n in range(10_001)}, "contains more than 10000 values"),
+        ({"unread": [[0] * 1000] * 11}, "contains more than 10000 values"),
+        ({"unread": "x" * 200_001}, "contains more than 200000 characters of text"),
+        ({"unread": [{"k" * 100_000: "v" * 100_001}]}, "contains more than 200000 characters of text"),
     ],
 )
 def test_a_context_out_of_bounds_is_refused_before_it_is_looked_at(context: Mapping[str, Any], reason: str) -> None:

@@ -87,7 +87,7 @@ def test_tests_of_a_rulebook_state_times() -> None:
     tests = [{"name": "odd", "action": {"description": "x", "related_intents": ["soon"]}, "expect": []}]
     parsed = parse_rulebook("book.yaml", content([rule("r", ALONE)], tests=tests).encode())
     assert [problem.reason for problem in parsed.problems] == [
-        '`related_intents` holds soon, but a time must be like "90s", "15m" or "1h", at most "24h"'
+        '`related_intents` contains soon, but a time must be like "90s", "15m" or "1h", at most "24h"'
     ]
 
 

@@ -120,7 +120,7 @@ def test_files_are_added_to_a_folder_and_removed_from_it(tmp_path: Path) -> None
         wait_until(rules.is_up_to_date, "the folder is as it was")
 
         (folder / "a.yml").rename(tmp_path / "a.yml")
-        assert wait_for_failure(rules) == ["rules:1: rulebook: the folder holds no *.yaml or *.yml"]
+        assert wait_for_failure(rules) == ["rules:1: rulebook: the folder contains no *.yaml or *.yml"]
         (tmp_path / "a.yml").rename(folder / "a.yml")
         wait_until(rules.is_up_to_date, "the folder is as it was")
 

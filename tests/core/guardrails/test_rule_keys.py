@@ -217,7 +217,7 @@ def test_answers_keep_the_order_of_the_rulebook() -> None:
         ({"expires": "2026-03-01T12:00:00"}, "`expires` must be a date such as 2026-03-01"),
         ({"expires": "2026-02-30"}, "`expires` must be a date such as 2026-03-01"),
         ({"expires": "0001-01-01T00:00:00+14:00"}, "`expires` must be a date such as 2026-03-01"),
-        ({"tags": ["two words"]}, "`tags` holds 'two words'"),
+        ({"tags": ["two words"]}, "`tags` contains 'two words'"),
         ({"approvers": ["bob"]}, "`approvers` are for the severity approve"),
         ({"severity": "approve", "approvers": []}, "`approvers` is an empty list"),
         ({"severity": "approve", "approvers": [1]}, "`approvers` must be a string or a list of strings"),

@@ -102,10 +102,14 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("severity: block", "severity: !!python/name:os.system block", "tags are not supported"),
         ("confidence: 0.9", "confidence: high", "`confidence` must be a number, but is a string"),
         ("expect: [no-production-without-review]", "expect: {}", "`expect` must be a list, but is a map"),
-        ("expect: [no-production-without-review]", "expect: [1]", "`expect` holds a number, but must hold strings"),
-        ("tests:", "---\ntests:", "rules.yaml:14: rulebook: holds more than one document"),
+        (
+            "expect: [no-production-without-review]",
+            "expect: [1]",
+            "`expect` contains a number, but must contain strings",
+        ),
+        ("tests:", "---\ntests:", "rules.yaml:14: rulebook: contains more than one document"),
         ("tests:", "\ttests:", "rules.yaml:14: rulebook: is not YAML"),
-        ("tests:", "tests:\x07", "rules.yaml:14: rulebook: holds the character '\\x07'"),
+        ("tests:", "tests:\x07", "rules.yaml:14: rulebook: contains the character '\\x07'"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_line_and_rule(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -198,7 +202,7 @@ def test_an_alias_bomb_is_refused_without_being_expanded(tmp_path: Path) -> None
 def test_no_guardrails_are_an_error_since_they_would_allow_everything(tmp_path: Path) -> None:
     [problem] = problems(write(tmp_path / "rules.yaml", content([])))
 
-    assert "`guardrails` must hold at least one" in problem
+    assert "`guardrails` must contain at least one" in problem
 
 
 def test_a_mistake_is_reported_once(tmp_path: Path) -> None:

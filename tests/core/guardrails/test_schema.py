@@ -168,7 +168,7 @@ def test_whatever_the_schema_refuses_the_parser_refuses(path: tuple[Any, ...], v
 @given(st.sampled_from(PLACES), st.sampled_from([5, True, "", "  ", {"x": 1}, [5]]))
 def test_the_schema_refuses_what_the_parser_refuses_for_its_form(path: tuple[Any, ...], value: object) -> None:
     document = changed(path, value)
-    forms = ("must be a ", "is missing", "is blank", "unknown key", "must be one of", "must hold strings")
+    forms = ("must be a ", "is missing", "is blank", "unknown key", "must be one of", "must contain strings")
     refused = [reason for reason in parser_problems(document) if any(form in reason for form in forms)]
     # Problems with values that depend on types or on other places are the parser's alone.
     refused = [reason for reason in refused if "the default" not in reason and "the value" not in reason]

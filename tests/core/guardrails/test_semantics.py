@@ -120,7 +120,7 @@ def test_a_context_of_24_levels_is_judged_and_of_25_refused() -> None:
 
 def test_10_000_values_are_judged_and_more_refused() -> None:
     assert not judged("size(context.items) == 9999", {"items": [1] * 9_999}).allowed
-    with pytest.raises(InvalidArgument, match="holds more than 10000 values"):
+    with pytest.raises(InvalidArgument, match="contains more than 10000 values"):
         judged("size(context.items) == 9999", {"items": [1] * 10_000})
 
 

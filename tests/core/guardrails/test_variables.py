@@ -88,9 +88,9 @@ def test_each_item_of_a_list_is_one_of_its_values(regions: list[Any], code: str 
     ("declared", "reason"),
     [
         ({"type": "number", "values": ["a"]}, "`values` are for the types string and list, not number"),
-        ({"type": "string", "values": []}, "`values` must hold at least one text, and each once"),
-        ({"type": "string", "values": ["a", "a"]}, "`values` must hold at least one text, and each once"),
-        ({"type": "string", "values": [1]}, "`values` holds a number, but must hold strings"),
+        ({"type": "string", "values": []}, "`values` must contain at least one text, and each only once"),
+        ({"type": "string", "values": ["a", "a"]}, "`values` must contain at least one text, and each only once"),
+        ({"type": "string", "values": [1]}, "`values` contains a number, but must contain strings"),
         ({"type": "string", "values": ["a"], "default": "b"}, "the default must be one of a"),
         ({"type": "string", "required": True, "default": "b"}, "an input is required or has a default, not both"),
         ({"type": "timestamp", "default": "tomorrow"}, "the default must be a timestamp such as"),
