@@ -66,7 +66,7 @@ def write_private(path: Path, text: str) -> None:
 
 def read_private(path: Path) -> str:
     """Return a secret that only its owner may read. Raises ConfigError."""
-    # As ssh does with private keys: whoever could read it may have read it.
+    # As ssh does with private keys: anyone who could read it may have read it.
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path}: others may read it; delete it, and the next start makes a new one")
     text = path.read_text(encoding="utf-8").strip()

@@ -35,7 +35,7 @@ def graph_text(graph: Graph) -> str:
 
     def subtree(key: str, parent: str | None, indent: str) -> Iterator[str]:
         shown.add(key)
-        # A link to what is not shown yet, and not one step farther away, is shown from its other end.
+        # A link to a decision that is not shown yet, and not one step farther away, is shown from its other end.
         links = [
             (phrase, other)
             for phrase, other in neighbours[key]

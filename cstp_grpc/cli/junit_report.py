@@ -73,7 +73,7 @@ def write_document(file: Path, root: ElementTree.Element) -> None:
         element.set("failures", str(len(element.findall(".//failure"))))
         element.set("errors", str(len(element.findall(".//error"))))
     ElementTree.indent(root)
-    # Replaced as a whole: whoever reads it while tests are run again must not find half of it.
+    # Replaced as a whole: a reader must not find half of it while tests run again.
     part = file.with_name(f"{file.name}.part")
     try:
         part.write_bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")

@@ -72,7 +72,7 @@ def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) ->
         if message.HasField("metadata"):
             said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
         speaker = enum_word(pb2.MessageRole, message.role)
-        # An assistant's message is that of whoever had the session then.
+        # An assistant's message is from the agent that had the session then.
         if message.role == pb2.MESSAGE_ROLE_ASSISTANT:
             speaker = message.active_agent
         table.add_row(f"  {message.sequence}", format_instant(message.sent_at), to_printable(speaker), said)

@@ -174,7 +174,7 @@ def plan_peer(path: Path, new_peer: NewPeer, seconds: float) -> PeerConfigChange
     settings = config.validate_text(text, path, {variable: TOKEN_PLACEHOLDER})
     if name not in {peer.name for peer in settings.federation.peers}:
         raise ConfigError(f"{path}: the environment sets federation.peers, so that the file's do not count")
-    # As a server does at its start: what it would refuse then is refused before it is written.
+    # As a server does at its start: a change that it would refuse is not written.
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
     return PeerConfigChange(entry, variable, text, before)

@@ -55,7 +55,7 @@ class PortReservation:
     def _bind(self, opened: ExitStack, kind: tuple[int, int, int], address: tuple[Any, ...]) -> None:
         # With port 0 the first address chooses the port, and the others get the same one.
         address_to_bind = (address[0], self.port, *address[2:])
-        # Without SO_REUSEPORT, which would succeed beside a listener of the same user: another CSTP on this port must
+        # Without SO_REUSEPORT, which would succeed next to a listener of the same user: another CSTP on this port must
         # be an error, not share its connections.
         with open_socket(kind) as probe:
             probe.bind(address_to_bind)

@@ -288,5 +288,5 @@ def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_fil
     arguments = [part for name, value in options.items() if value for part in (name, str(value))]
     if insecure:
         arguments.append("--insecure")
-    # exec: the bridge is a program of its own, and needs no parent beside it.
+    # exec: the bridge is a program of its own, and needs no parent process.
     os.execv(sys.executable, [*PYTHON_COMMAND, "bridge", *arguments])  # noqa: S606 - no shell is wanted

@@ -261,7 +261,7 @@ def build_worker_metrics(
     """
     if served is None:
         return None
-    # Imported here: a supervisor loads little besides the standard library.
+    # Imported here: a supervisor loads little apart from the standard library.
     from cstp_grpc.platform.telemetry.metrics_endpoint import METRICS_PATH, MetricsEndpoint, MetricsPort
     from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.worker_metrics import WorkerCollector

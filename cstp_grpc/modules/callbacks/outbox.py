@@ -24,7 +24,7 @@ from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 if TYPE_CHECKING:
-    # Only for its type: the module of approvals is beside this one.
+    # Only for its type: the approvals are a module at the same level.
     from cstp_grpc.modules.approvals.model import Approval
 
 

@@ -78,7 +78,7 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
         super().__init__(database, callbacks, ("id",), NOTIFICATION.reader(tuple(callbacks.c)))
         insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
         added = insertion(citations)
-        # `told_at` is not among the changed columns: a repeated announcement is not told of the same failure twice.
+        # `told_at` is not among the changed columns: a repeated announcement does not get the same failure twice.
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )

@@ -128,7 +128,7 @@ class AgentEraser:
         self._repeat(lambda unit_of_work: store.forget_owner(unit_of_work, agent, ROWS_AT_ONCE))
         for notify in self._on_erased:
             notify()
-        # Last, so that it says what was done. Killed before, the repetition records what was left to do.
+        # Last, so that it records the finished work. If killed before, the repetition records the rest.
         self._sink.record(erasure_entry(caller, agent, report, self._clock()))
         return report
 

@@ -19,7 +19,7 @@ from cstp_grpc.modules.erasure.eraser import ERASED_AGENT
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import GlobalWriteLock, UnitOfWork, UtcDateTime
 
-# Without the modules of their rooms, which may be left out while their tables have rows.
+# Without importing their modules, which may be disabled while their tables have rows.
 approvals = table(
     "approvals",
     *map(

@@ -93,7 +93,7 @@ class SubjectEraser:
             lambda last: store.find_subject_contents(caller.tenant, subject, asked_at, last, ENTRIES_AT_ONCE),
         )
         report = report_records(records, self._sessions.delete(caller, subject), entries, erased=True)
-        # Last, so that it says what was done. Killed before, the repetition records what was left to do.
+        # Last, so that it records the finished work. If killed before, the repetition records the rest.
         self._sink.record(subject_entry(caller, report, self._clock()))
         return report
 

@@ -119,7 +119,7 @@ def _boundaries_of_item(
 ) -> Iterator[tuple[BoundaryPermission, str]]:
     content = _leading_text(item)
     if label := LABEL.fullmatch(content):
-        # The item is only a label; what it permits are the items nested in it.
+        # The item is only a label; its permission applies to the items nested in it.
         yield from _iter_boundaries(item.children[1:], _parse_permission(label[1]))
     elif labelled := LABELLED.fullmatch(content):
         yield _parse_permission(labelled["bold"] or labelled["plain"]), labelled["text"]
@@ -258,7 +258,7 @@ def _read_governing_nodes(tree: ProjectTree, located: Iterable[str], report: Cal
             folders |= set(iter_ancestors(tree.nearest_folder(path)))
         except Unavailable as error:
             report(error.message)
-    # By segments, so that a folder stands before what is in it: as plain texts, `a-b` would stand between `a` and
+    # By segments, so that a folder stands before its contents: as plain texts, `a-b` would stand between `a` and
     # `a/c`.
     for folder in sorted(folders, key=names_in):
         try:

@@ -121,7 +121,7 @@ def inspect_folder(tree: ProjectTree, folder: str) -> FolderOverview:
     make = view.make_targets()
     package = view.package()
     scripts = _plain_names(package.get("scripts"))
-    # Declared entry points come before those guessed by name; a dict removes what is found twice and keeps the order.
+    # Declared entry points come before those guessed by name; a dict removes duplicates and keeps the order.
     entry_points = dict.fromkeys([*view.python_scripts(), *view.package_files(package), *view.files_by_name()])
     commands = [
         EntryPoint("Run", "package.json", tuple(f"npm run {name}" for name in scripts[:MAX_NAMES])),

@@ -204,7 +204,7 @@ class Reviewer:
         with self._hold_lock() as mistakes:
             if mistakes is None:
                 raise learning_not_found(request.id)
-            # First, so that a learning whose review was interrupted is judged in the state that the review gave it.
+            # First, so that a learning whose review was interrupted is reviewed in its new state.
             self._recover(mistakes)
             learning = self._require_pending(request)
             accepts = request.verdict is model.ReviewVerdict.ACCEPT
@@ -311,7 +311,7 @@ class Reviewer:
     ) -> None:
         journal = _ReviewJournal(learning.id, review, source_line_for(learning.id), merge_.changes if merge_ else ())
         # kill -9 up to here leaves at most a temporary file, which the next review removes; from here on the journal is
-        # settled first by whoever reviews next, see `_recover`.
+        # settled first by the next review, see `_recover`.
         durable_files.replace_file(mistakes, JOURNAL_FILE, _encode_journal(journal), None, JOURNAL_TEMPORARY_FILE)
         try:
             if merge_ and not self._replace_node(merge_.changes[0], merge_.content):

@@ -188,7 +188,7 @@ class _StalenessScan:
     def _owner_of(self, folder: str) -> str | None:
         if folder not in self._owners:
             owner = self._owner(folder)
-            # What tools generate below a node makes it no older; a node inside such a folder covers what is there.
+            # Files that tools generate below a node do not make it stale; a node inside such a folder covers its files.
             below = folder.split("/")[0 if owner is None or owner == ROOT else owner.count("/") + 1 :]
             self._owners[folder] = owner if NAMES_WITHOUT_GIT.isdisjoint(below) else None
         return self._owners[folder]

@@ -239,7 +239,7 @@ class ProjectService:
         located = self._tree.locate(path)
         above, _, name = path.rstrip("/").rpartition("/")
         if name in NODE_FILES and not self._tree.is_folder(located):
-            # Not the parent of what was located: the file may be a link to elsewhere.
+            # Not the parent of the located path: the file may be a link to elsewhere.
             return self._tree.locate(above or model.ROOT)
         return located
 

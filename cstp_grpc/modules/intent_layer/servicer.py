@@ -110,7 +110,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         self, request: pb2.ReportLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReportLearningResponse:
         by = current_call(proto_values.optional_field(request, "agent_id"))
-        # What a report names as its author; the audit record has the authenticated caller beside it.
+        # The author that a report names; the audit record also has the authenticated caller.
         new = NEW_LEARNING.decode(
             request, paths=(request.path, *request.also_paths), agent_id=by.claimed_agent or by.caller
         )

@@ -123,7 +123,7 @@ class ContextSharing:
             self._clock(), AuditEvent.CONTEXT_SHARED, caller, request.target_agent, request.conversation_id
         )
         try:
-            # First, because the identity of a share is the hash of what is shared, and that is the redacted context.
+            # First, because the identity of a share is the hash of the shared context, which is redacted.
             redacted = self.redact(context)
             share = new_share(caller, request, redacted, self._clock())
             operation = replace(operation, context_hash=share.context_hash, shared_context=share.shared_context)

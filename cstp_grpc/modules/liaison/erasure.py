@@ -57,7 +57,7 @@ class SessionEraser:
         if session is None:
             return False
         now = self._clock()
-        # Privacy: the user is left out, so that what is kept does not say whose session it was.
+        # Privacy: without the user, so that the entry does not identify the owner of the session.
         # After the deletion, which removes the events of the session too: this one stays.
         event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
         self._recorder.add_event(unit_of_work, event)

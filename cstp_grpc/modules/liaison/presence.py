@@ -60,7 +60,7 @@ class Heartbeats:
             self._store.write_presence(unit_of_work, stored)
             return until
 
-        # After the commit: what is cached is on disk.
+        # After the commit: the cache contains only stored state.
         until = self._recorder.run(job)
         self._known[caller.tenant, pillar] = min(until, self._clock() + self._remembered)
         return until
@@ -95,7 +95,7 @@ class Heartbeats:
         self, unit_of_work: UnitOfWork, caller: model.TenantCaller, pillar: str
     ) -> tuple[datetime, model.AgentPresence | None]:
         """Return the current instant and an agent's presence, marked as absent if its time is over."""
-        # The lock first: what is read below then stays valid until the commit. The clock after it, since other servers
+        # The lock first: rows read below then stay valid until the commit. The clock after it, since other servers
         # may hold the lock for a while.
         self._store.lock_order(unit_of_work)
         now = self._clock()

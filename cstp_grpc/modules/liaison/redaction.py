@@ -96,7 +96,7 @@ class Redaction:
             logger.warning("a context was not shared: its redaction took longer than %s s", self._max_seconds)
             raise redaction_error("redaction took too long") from error
         except Exception as error:
-            # Whatever it is: what was not redacted must not be shared.
+            # Any error: a context without redaction must not be shared.
             logger.exception("a context was not shared: it could not be redacted")
             raise redaction_error("redaction failed") from error
 
@@ -143,7 +143,7 @@ def redact_value(value: Any, edit: RedactionNode | None) -> Any:
     """Return a redacted value; unaffected parts are not copied."""
     if edit is None:
         return value
-    # Before what is below: nothing of a masked value is looked at.
+    # Before values below it: nothing inside a masked value is redacted.
     if edit.mask:
         return MASK
     return redact_object(value, edit) if isinstance(value, dict) else redact_array(value, edit)

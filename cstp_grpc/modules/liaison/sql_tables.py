@@ -98,7 +98,7 @@ liaison_shares = Table(
     Column("delivered_at", UtcDateTime),
     Column("traceparent", Text),
     Column("shared_context", Text, nullable=False),
-    # The outbox asks all the time for what is due: of few rows, however many were delivered.
+    # The outbox often asks for due rows: the index has few rows, however many were delivered.
     partial_index("next_attempt_at", where=TO_DELIVER, name="ix_liaison_shares_next_attempt_at"),
     Index(None, "tenant", "conversation_id"),
     Index(None, "shared_at"),

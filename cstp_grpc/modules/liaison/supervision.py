@@ -170,7 +170,7 @@ class SessionSupervisor:
 
     def _judge_due(self, unit_of_work: UnitOfWork) -> list[FallbackMove]:
         """Check due sessions within a transaction, and return those that must be routed after it."""
-        # First, so that of several servers only one checks a session, and the others see what it wrote.
+        # First, so that only one of several servers checks a session, and the others see its changes.
         self._store.lock_order(unit_of_work)
         now = self._clock()
         judged = [

@@ -65,7 +65,7 @@ class PushUrlPolicy:
             return address if self.permits(address, host) else None
         if host == LOCAL_NAMES[0] or host.endswith(LOCAL_NAMES[1]):
             return address if self._loopback else None
-        # A name is not resolved here: where it leads is judged by `permits`, for each connection.
+        # A name is not resolved here: `permits` checks its addresses, for each connection.
         return address if address.scheme == "https" or self._loopback else None
 
     def permits(self, address: WebhookUrl, ip: str) -> bool:

@@ -66,7 +66,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
         super().__init__(
             database,
             task_notifications,
-            # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
+            # The id and the key: a newer notification of the same key must stay.
             ("id", *KEY_NAMES),
             notification_from_row,
             condition=first_in_line_condition(),

@@ -65,7 +65,7 @@ class WebhookUrl:
         if (self.scheme, self.host, self.port) != (prefix.scheme, prefix.host, prefix.port):
             return False
         folder = prefix.segments[:-1] if prefix.segments[-1] == "" else prefix.segments
-        # `/a/` allows `/a/` and what is below it, but not `/a`.
+        # `/a/` allows `/a/` and paths below it, but not `/a`.
         return self.segments[: len(folder)] == folder and len(self.segments) >= len(prefix.segments)
 
 

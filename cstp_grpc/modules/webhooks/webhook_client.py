@@ -61,7 +61,7 @@ class HttpWebhookClient:
         body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
         url = SplitResult(address.scheme, address.netloc, path, query, "")
-        # The addresses are judged when the connection is made, and the judged one is dialled: a name that resolves to a
+        # The addresses are checked at connection, and the checked one is dialled: a name that resolves to a
         # public address now and to an internal one later (DNS rebinding) leads nowhere.
         client = HttpClient(self._tls(), permitted=partial(self._permits, address))
         try:

@@ -122,7 +122,7 @@ def open_onnx_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     """Return a session that runs one batch on `threads` CPU threads. Raises whatever ONNX Runtime raises."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    # Transformers are chains of nodes, so that there is nothing to run beside each other.
+    # Transformers are chains of nodes, so that nothing can run in parallel.
     options.inter_op_num_threads = 1
     # 3: errors only. The session is shared by all threads; its `run` is thread-safe.
     options.log_severity_level = 3
@@ -342,7 +342,7 @@ class ModelFolder:
 
     def digest(self) -> str:
         """Return a short hash of all files that the vectors depend on."""
-        # Large models keep their weights in files beside the graph, whose names begin with its name.
+        # Large models keep their weights in files next to the graph, whose names begin with its name.
         weights = sorted(self.model.parent.glob(f"{self.model.name}*"))
         configs = [self.folder / name for name in (TOKENIZER, POOLING_CONFIG, TEXT_CONFIG)]
         digest = hashlib.sha256()

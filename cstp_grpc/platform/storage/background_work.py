@@ -92,7 +92,7 @@ class PeriodicTask:
                 # The cause, because callers must not see the message of a driver, and operators need it.
                 self._logger.warning("%s: %s", self._complaint, error.__cause__ or error)
         except Exception:
-            # Whatever it is, it must not keep what is to come from being done.
+            # No error may prevent the next runs.
             if not self._failing:
                 self._logger.exception(self._complaint)
         else:

@@ -88,7 +88,7 @@ class NotificationListener:
         self._listening.set()
         ready: list[int] = []
         while stopping not in ready:
-            # The first turn notices what was committed before LISTEN, the others what notifications tell of.
+            # The first turn notices commits before LISTEN, the others those that notifications report.
             self._on_change()
             # A change that comes after a pause is noticed at once; those that come in a row, together.
             ready = wait_readable([stopping], GATHERING_SECONDS)
@@ -190,7 +190,7 @@ class ChangeWatch:
         self._version.close()
 
     def _look(self) -> float:
-        # Read before the listeners look, so that what is committed meanwhile is another version.
+        # Read before the listeners read, so that later commits are another version.
         version = self._version.read()
         if version != self._seen:
             for listener in self._listeners:

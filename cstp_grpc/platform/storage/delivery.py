@@ -126,7 +126,7 @@ class DeliveryDispatcher(Generic[ItemT]):
         self._retry_policy = retry_policy
         self._options = options
         self._lease = timedelta(seconds=options.lease_seconds)
-        # Guards what is inside the queues, which the thread of `_taking` and those of the attempts change. The dict of
+        # Guards the contents of the queues, which the thread of `_taking` and those of the attempts change. The dict of
         # queues needs no lock: it is used by the thread of `_taking`, by the writer's thread while that waits for
         # `_take_due`, and by `stop` when it has ended.
         self._lock = Lock()

@@ -45,7 +45,7 @@ def decode_page_token(token: str, conditions: object, types: Sequence[type[str] 
         raise invalid_token_error() from None
     if not isinstance(content, list) or [type(part) for part in content] != [str, *types]:
         raise invalid_token_error()
-    # Whoever makes up a token must not reach the database with what it refuses: NUL in a text, a number beyond 64 bits.
+    # A forged token must not reach the database with values that it refuses: NUL in a text, a number beyond 64 bits.
     if not all(is_storable(part) if isinstance(part, str) else -INT64 <= part < INT64 for part in content):
         raise invalid_token_error()
     if content[0] != hash_conditions(conditions):

@@ -52,7 +52,7 @@ class SequenceOrder:
 
         `newest` is the greatest number that an earlier statement of the unit of work has seen.
         """
-        # After that statement: whoever holds no lock now has committed, and can be seen from now on, or takes a number
+        # After that statement: a transaction without a lock has committed, and is visible now, or takes a number
         # that is greater than `newest`.
         keys = unit_of_work.execute(self._held).scalars()
         return min([newest, *(nearest_number(int(key), newest) for key in keys)])

@@ -35,7 +35,7 @@ LARGEST_PAGE: Final = 65_536
 """The largest page size of SQLite, which is stored as 1."""
 
 # The log's own layout, from "The WAL File" of the same document: a header, and before each page a frame header; both
-# hold the salts, which change whenever the log is started anew.
+# hold the salts, which change whenever the log is restarted.
 LOG_HEADER_BYTES: Final = 32
 LOG_SALTS: Final = slice(16, 24)
 FRAME_HEADER_BYTES: Final = 24
@@ -238,7 +238,7 @@ class OpenDatabaseFiles:
             if error.errno in MISSING_FILE_ERRNOS:
                 return f"{error.filename} is gone"
             raise
-        # Others commit all the time; what they write they look at themselves.
+        # Others commit all the time; they check their own writes.
         return None
 
     def find_slow_loss(self) -> str | None:
@@ -261,7 +261,7 @@ class OpenDatabaseFiles:
         if database.st_size < DATABASE_HEADER_BYTES:
             return "the database was truncated"
         if index is None or index.last_frame == 0:
-            # There is nothing in the log, or it is being started anew.
+            # There is nothing in the log, or it is being restarted.
             return None
         if log.st_size < index.offset_after(index.last_frame):
             return "the write-ahead log was truncated"

@@ -36,7 +36,7 @@ def write_sqlite_snapshot(source: Path, target: Path, on_progress: Callable[[int
         with closing(open_connection(source)) as connection:
             connection.set_progress_handler(lambda: report_size(target, on_progress), PROGRESS_STEPS)
             # One read transaction, which keeps no writer waiting. Unlike SQLite's backup interface it does not begin
-            # anew whenever somebody commits, and it leaves behind pages with content that was deleted.
+            # again after each commit, and it leaves behind pages with content that was deleted.
             connection.execute("VACUUM INTO ?", [str(target)])
     except sqlite3.Error as error:
         raise SnapshotFailed(f"{source}: {describe_sqlite_error(error)}") from error

@@ -44,7 +44,7 @@ class PendingJob(Generic[T]):
         """Whether nobody waits any more; such a job is not begun."""
         self._result: T | None = None
         self._error: BaseException | None = None
-        # Taken here and released by whoever ends the job, which a Lock allows: it serves as an event that is set once.
+        # Taken here and released by the thread that ends the job, as Lock allows: an event that is set once.
         # What was written before the release, `_result` or `_error`, is seen after the acquisition in `wait`.
         self._ended = threading.Lock()
         self._ended.acquire()
@@ -62,7 +62,7 @@ class PendingJob(Generic[T]):
     def wait(self, timeout: float) -> T:
         """Return the result or raise the error. Raises Unavailable after `timeout` seconds."""
         if not self._ended.acquire(timeout=timeout):
-            # Set without a lock: a job that was taken a moment ago runs all the same, hence "may still be stored".
+            # Set without a lock: a job that was taken a moment ago runs all the same, so it "may still be stored".
             self.abandoned = True
             raise timeout_error(timeout)
         return self.outcome()

@@ -312,7 +312,7 @@ class GroupCommitWriter:
             for group in groups:
                 self._run_in_savepoint(group, unit_of_work)
         elif not self._run(batch, unit_of_work):
-            # With nobody to protect, the transaction itself is what is undone.
+            # Without other jobs to protect, the transaction itself is rolled back.
             unit_of_work.roll_back()
             if len(batch) == 1:
                 return None

@@ -49,7 +49,7 @@ class Instruments:
         """Make the figures of the process: its version, memory, descriptors, processor time and threads."""
         self.spans = spans
         self._registry = CollectorRegistry()
-        # Reads /proc, and yields nothing where there is none.
+        # Reads /proc, and yields nothing without it.
         ProcessCollector(registry=self._registry)
         self._registry.register(ThreadCollector())
         Info("cstp_build", f"The version of the {program}.", registry=self._registry).info({"version": VERSION})

@@ -71,7 +71,7 @@ class OtlpMetrics:
         self._stopping.set()
         self._task.wake()
         self._sent_last.wait(STOP_SECONDS)
-        # Ends what is still being sent.
+        # Ends an export in progress.
         self._exporter.shutdown()
         self._task.stop()
 

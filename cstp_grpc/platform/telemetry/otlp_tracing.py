@@ -76,7 +76,7 @@ def export_options(settings: OtlpSettings) -> dict[str, Any]:
         "credentials": credentials,
         "headers": headers,
         "timeout": settings.timeout_seconds,
-        # A proxy from the environment would get what is for the collector.
+        # A proxy from the environment would get the data for the collector.
         "channel_options": (("grpc.enable_http_proxy", 0),),
     }
 
