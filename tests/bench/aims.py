@@ -91,7 +91,7 @@ AIMS = [
         ],
     ),
     Aim(
-        "the same, 500 rules beside 50",
+        "the same, 500 rules relative to 50",
         "8 x",
         "6 x",
         [Part("guardrails/engine-500-to-50", 6, "{:.1f} x")],
@@ -107,7 +107,7 @@ AIMS = [
         ],
     ),
     Aim(
-        "500 rules loaded again, beside the calls",
+        "500 rules reloaded during calls",
         "-",
         "300 ms",
         [Part("guardrails/reload-500", 300, "{:.0f} ms")],
@@ -159,13 +159,13 @@ AIMS = [
         ", ",
     ),
     Aim(
-        "4 workers, each held to a quarter of a core, beside one: calls/s / CPU per call",
+        "4 workers, each held to a quarter of a core, relative to one: calls/s / CPU per call",
         "-",
         "3.2 x / 1.15 x",
         [Part("workers/four.throughput", 3.2, "{:.2f} x"), Part("workers/four.cpu", 1.15, "{:.2f} x")],
     ),
     Aim(
-        'ready after kill -9, 10 000 decisions, both doors, beside `python -c "import grpc, numpy, sqlalchemy"`',
+        'ready after kill -9, 10 000 decisions, both doors, relative to `python -c "import grpc, numpy, sqlalchemy"`',
         "13.8 s loaded",
         "3 x",
         [Part("start/ready-after-kill.wall", 3.0, "{:.1f} x")],
@@ -178,7 +178,7 @@ AIMS = [
         " + ",
     ),
     Aim(
-        "CPU of `cstp --help` / `cstp check`, beside `python -c pass`",
+        "CPU of `cstp --help` / `cstp check`, relative to `python -c pass`",
         "2.0 s / 0.9 s",
         "4 x / 8 x",
         [Part("start/help.cpu", 4.0, "{:.1f} x"), Part("start/check.cpu", 8.0, "{:.1f} x")],
