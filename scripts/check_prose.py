@@ -24,6 +24,7 @@ UNREAD = (
     "third_party/",
     "docs/api",
     "docs/adr/",
+    "docs/decisions.md",
     "CHANGELOG.md",
     "node_modules/",
     "cstp_grpc/platform/storage/migrations/",
