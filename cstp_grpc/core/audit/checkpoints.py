@@ -34,7 +34,7 @@ class SignedHead:
 
 @dataclass(frozen=True, slots=True)
 class UnchainedEntries:
-    """The entries of before there were chains: how many, up to which id, and a hash over the hashes of all."""
+    """The entries that are older than the chains: how many, up to which id, and a hash over the hashes of all."""
 
     count: int
     last_id: int

@@ -150,7 +150,7 @@ class AuditChain:
         return None if last is None else ChainHead(self._chain_id, last[0], bytes(last[1]))
 
     def _begin_chain(self, unit_of_work: UnitOfWork) -> ChainHead:
-        # The time is for those who read, and the nonce keeps chains of different databases apart.
+        # The time is for readers, and the nonce distinguishes chains of different databases.
         nonce, started_at = secrets.token_hex(16), datetime.now(UTC)
         ((chain_id,),) = self._begin.all(unit_of_work, {"nonce": nonce, "started_at": started_at})
         self._chain_id = chain_id

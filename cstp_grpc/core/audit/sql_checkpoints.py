@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENTRIES_TOGETHER: Final = 2000
 """How many entries are read at once: some megabytes if their actions are long."""
 MIN_ID: Final = -(2**63)
-"""The least id that a database allows; servers begin with 1, and who inserts an entry may choose another."""
+"""The least id that a database allows; servers begin with 1, but an intruder may insert an entry with another."""
 MAX_ID: Final = 2**63 - 1
 UNDECODABLE: Final = "Could not decode to UTF-8"
 """The error of SQLite's driver for a text that is not UTF-8."""
@@ -108,7 +108,7 @@ class SqlCheckpointStore:
             return unit_of_work.execute(query).scalar_one_or_none()
 
     def digest_unchained(self) -> UnchainedEntries:
-        """Hash the entries of before there were chains. Raises QueryFailed."""
+        """Hash the entries that are older than the chains. Raises QueryFailed."""
         digest = UnchainedDigest()
         with self._database.background_snapshot() as unit_of_work:
             for row in iter_entries(unit_of_work, self._database, only_unchained=True):

@@ -80,7 +80,7 @@ class SqlAuditRetention:
         )
 
     def add_segments(self, unit_of_work: UnitOfWork, key: SigningKeyFile, before: datetime, now: datetime) -> int:
-        """Record that all entries are removed which a checkpoint of before an instant signs; return how many.
+        """Record the removal of all entries that a checkpoint before an instant signs; return how many.
 
         From then on the database lets them be deleted. Those without a chain are recorded with each batch that is
         deleted, because nothing verifies a part of them: the first in the same transaction. Raises DBAPIError.
@@ -127,7 +127,7 @@ class SqlAuditRetention:
 
 
 def newest_checkpoint(unit_of_work: UnitOfWork, before: datetime) -> tuple[int, int] | None:
-    """Return the number of the newest checkpoint of before an instant, and the id of the last entry then.
+    """Return the number of the newest checkpoint before an instant, and the id of the last entry then.
 
     Each one before it is as old: a checkpoint that a clock gone back has made does not end the time of newer entries.
     """

@@ -331,7 +331,7 @@ def decode_judged_action(encoded: bytes) -> JudgedAction:
 
 def entry_to_row(entry: AuditEntry) -> dict[str, Any]:
     """Convert an entry to a row of `audit_entries`."""
-    # By hand: `asdict` copies whatever is nested, and takes several times as long. Each check makes one.
+    # By hand: `asdict` copies nested values, and takes several times as long. Each check makes one.
     return {
         "timestamp": entry.timestamp,
         "event": entry.event.value,

@@ -84,7 +84,7 @@ class VerificationReport:
     still_unchained: int = 0
     """Entries without a hash whose removal has begun and not ended: nothing verifies them."""
     unchained: int = 0
-    """Entries of before there were chains."""
+    """Entries that are older than the chains."""
     unchained_are_signed: bool = False
     """Whether a checkpoint has signed those."""
     unsigned: int = 0

@@ -64,7 +64,7 @@ class CommandCollector(ABC):
         self.add(model.Command("", text=text), model.Effects(unresolved={reason}))
 
     def save_output(self, path: str, flow: Flow, is_appended: bool) -> None:
-        """Note the text that is written to a file, which may be run later."""
+        """Store the text that is written to a file, which may be run later."""
         place = resolve_path(path, self.directory)
         if flow.source in ("downloaded", "decoded"):
             self._fetched.add(place)
@@ -82,7 +82,7 @@ class CommandCollector(ABC):
         return text
 
     def copy_written(self, words: Sequence[str], operands: Sequence[str]) -> None:
-        """Note that `cp` or `mv` copies known contents to a file or into a folder."""
+        """Store the known contents that `cp` or `mv` copies to a file or into a folder."""
         folder = value_of(words, "-t", "--target-directory")
         *sources, target = [word for word in operands if word != folder] + ([folder] if folder else [])
         for source in sources:

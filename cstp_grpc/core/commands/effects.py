@@ -246,7 +246,7 @@ def collect_snippet(_: Sequence[str], split: SplitArguments, scene: Scene, effec
 
 
 def collect_mail(_: Sequence[str], split: SplitArguments, _scene: Scene, effects: Effects) -> None:
-    """Note that a mail leaves the machine."""
+    """Record the effect of a mail: data leave the machine."""
     effects.sends_out |= bool(split.operands)
 
 

@@ -159,7 +159,7 @@ class PythonReader(ast.NodeVisitor):
             self._effects.shell_texts.append(first)
 
     def _dotted(self, node: ast.expr) -> str:
-        """Return the full name of a function, as far as imports tell it."""
+        """Return the full name of a function, as far as the imports show it."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

@@ -88,7 +88,7 @@ def run_powershell(reader: CommandCollector, words: Sequence[str], stdin: Flow |
 def run_privileged_shell(
     reader: CommandCollector, words: Sequence[str], _: Flow | None, effects: Effects
 ) -> Flow | None:
-    """Note a shell of another user, which is interactive without a command."""
+    """Record a shell of another user, which is interactive without a command."""
     is_shell = words[0] == "su" and value_of(words, "-c", "--command") is None
     is_login = (
         program_name(words[0]) == "sudo"
@@ -105,7 +105,7 @@ def run_privileged_shell(
 def run_remote_shell(
     reader: CommandCollector, words: Sequence[str], stdin: Flow | None, effects: Effects
 ) -> Flow | None:
-    """Note `ssh HOST` without a command: an interactive shell, or text that the host runs."""
+    """Record `ssh HOST` without a command: an interactive shell, or text that the host runs."""
     if unwrap_once(words) is not None:
         return None
     # Hosts of repositories offer no shell to `git`.

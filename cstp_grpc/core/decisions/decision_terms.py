@@ -69,7 +69,7 @@ DOUBLED_BEFORE_ENDING = frozenset("bdgmnprt")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of a text; `is_unit` tells an identifier as a whole from a word or a part."""
+    """A term of a text; `is_unit` is True for a whole identifier, False for a word or a part."""
 
     text: str
     is_unit: bool = False
@@ -263,7 +263,7 @@ RECORD_LABELS = ("adr", "decision", "record")
 def cached_terms(content: SearchedContent) -> Terms:
     """Return the terms of a content.
 
-    Cached, so that a domain can have them worked out before the transaction in which the store needs them.
+    Cached, so that a domain can compute them before the transaction in which the store needs them.
     """
     return analyze_content(content)
 
@@ -371,7 +371,7 @@ def is_numbered_identifier(text: str) -> bool:
 def spelled_units(text: str) -> Iterator[str]:
     """Yield the units of identifiers with several labels that are written as words, such as `ORB ADR NET 7`.
 
-    Any of the labels may be the first one: only a record with that name tells which it is.
+    Any of the labels may be the first one: only a record with that name shows which it is.
     """
     folded = fold_accents(text)
     labels: list[str] = []

@@ -70,7 +70,7 @@ def link_parameters(link: DecisionLink) -> dict[str, str]:
 
 
 def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
-    """Return the links from decisions by id, whichever decision declared them."""
+    """Return the links from decisions by id, also links that other decisions declared."""
     targets: dict[tuple[str, str], list[str]] = defaultdict(list)
     for chunk in split_into_chunks(ids):
         for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):

@@ -125,7 +125,7 @@ def estimate_cost(node: CelNode, scope: VariableSizes, depth: int = 0) -> CostEs
     if isinstance(node, CelLiteral):
         items = [estimate_cost(item, scope, depth) for item in node.items]
         size = add_sizes([SCALAR_SIZE, *(item.size for item in items)])
-        # Items are not copied, but whatever traverses the list traverses an item as often as it occurs.
+        # Items are not copied, but a traversal of the list traverses an item as often as it occurs.
         return CostEstimate(size, sum(item.steps for item in items) + size.total)
     if isinstance(node, CelCall):
         arguments = [estimate_cost(argument, scope, depth) for argument in node.arguments]

@@ -137,7 +137,7 @@ class CelProgram:
         self, compile_program: Callable[[], cel.Expression], reads: Iterable[str], tree: CelNode | None = None
     ) -> None:
         self._compile_program = compile_program
-        # But for those whose size is bounded where they are read, whatever the caller sends.
+        # Except variables whose size is bounded where they are read.
         self._growing = frozenset(reads) - {cel_variables.COMMANDS_VARIABLE, cel_variables.INTENDS_VARIABLE}
         if tree is not None:
             self.tree = tree
@@ -212,7 +212,7 @@ def check_no_error(result: cel.Value) -> None:
     except TypeError:
         # Optional values have the same type, and no form in Python.
         raise CelEvaluationError("it is an optional value; orValue makes one of it that can be written") from None
-    # The whole message, because one about a value may quote whatever the caller has sent.
+    # The whole message, because a message about a value may quote any text of the caller.
     missing = MISSING_VARIABLE.fullmatch(message)
     raise CelEvaluationError(message, missing[1] if missing else None)
 

@@ -127,7 +127,7 @@ class VerdictObserver(Protocol):
         """Measure the block, in which an action is evaluated."""
 
     def observe_verdict(self, verdict: Verdict) -> None:
-        """Note a verdict."""
+        """Count a verdict."""
 
     def observe_failure(self) -> None:
         """Count an action without a verdict."""

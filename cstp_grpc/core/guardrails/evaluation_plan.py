@@ -105,7 +105,7 @@ class RuleSelector:
         return selected
 
     def select_for_agent(self, agent: str, period: int) -> int:
-        """Return the bits of the groups that are in force for an agent, whatever it says of its action."""
+        """Return the bits of the groups that are in force for an agent, for any action."""
         selected = self._in_force[period]
         folded = fold_name(agent)
         for mask in self._agent_masks:

@@ -106,7 +106,7 @@ class UnknownInputReporter:
 
 
 def is_stopped_anyway(judged: Sequence[Violation], unknown_action: Violation) -> bool:
-    """Return whether an action is not taken to be harmless, whatever it leaves unknown: it is not allowed anyway."""
+    """Return whether an action is not allowed anyway, whatever its unknown inputs are."""
     # A missing approval is not a block: a person could then allow an action that must be blocked.
     if unknown_action.severity is Severity.BLOCK:
         return any(each.severity is Severity.BLOCK for each in judged)

@@ -173,7 +173,7 @@ rules: another thread has its turn three times as often as with 5 ms, and the lo
 
 @contextmanager
 def frequent_switches() -> Iterator[None]:
-    """Let other threads of this process run often within the block."""
+    """In the block, switch often to other threads of this process."""
     sys.setswitchinterval(FREQUENT_SWITCH_SECONDS)
     try:
         yield

@@ -92,7 +92,7 @@ def is_in_force(rule: model.Guardrail, test: model.RulebookTest) -> bool:
 
 
 def split_findings(verdict: model.Verdict) -> tuple[dict[str, model.Violation], dict[str, model.Violation]]:
-    """Return the guardrails that fired, whatever they do, and those that could not be evaluated, by id."""
+    """Return the ids of the guardrails that fired, of any severity, and of those that could not be evaluated."""
     found = {each.guardrail_id: each for each in (*verdict.violations, *verdict.warnings, *verdict.dryrun)}
     errors = {name: each for name, each in found.items() if each.code == model.EVALUATION_ERROR}
     return {name: each for name, each in found.items() if name not in errors}, errors

@@ -160,7 +160,7 @@ RULEBOOK = MessageMapper(
     ParsedRulebook,
     guardrails_pb2.Rulebook,
     {
-        # Not its path, which tells callers about the machine.
+        # Without its path, which would reveal details of the machine to callers.
         "file": lambda rulebook: Path(rulebook.file).name,
         "guardrails": lambda rulebook: len(rulebook.guardrails),
     },

@@ -216,7 +216,7 @@ class Announcer:
         try:
             write = await self._prepare(announcement, code, acting, received_at, request_id, recording)
         except Exception as error:
-            # Stored all the same: that the agent intended it is true, whatever failed here.
+            # Stored all the same: the agent had the intent, although its evaluation failed.
             failure = error
             intent = self._build_intent(announcement, caller, received_at)
             await self._store(AnnouncementWrite(intent, request_id, Feedback(received_at), lambda _: failure))

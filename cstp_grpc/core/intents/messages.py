@@ -12,7 +12,7 @@ from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, ty
 
 
 def claimed_agent_message(intent: model.Intent) -> types_pb2.AgentInfo | None:
-    """Return who an intent says announced it, or None if it does not."""
+    """Return the agent that an intent names as its announcer, or None."""
     if intent.claimed_id is None and intent.claimed_url is None:
         return None
     return types_pb2.AgentInfo(id=intent.claimed_id, url=intent.claimed_url)

@@ -165,7 +165,7 @@ class IntentClosing:
     decision_id: str | None = None
 
     def repeats(self, other: IntentClosing) -> bool:
-        """Return True if another closing says the same, at whatever time."""
+        """Return True if another closing is equal except for its time."""
         return (self.outcome, self.notes, self.decision_id) == (other.outcome, other.notes, other.decision_id)
 
 

@@ -24,7 +24,7 @@ all columns."""
 class OutcomeHistory:
     """Counts recorded outcomes for guardrails; fulfils `HistoryReader`. Safe for many threads.
 
-    Each reading asks the database for its newest change, so that whatever is committed counts on every server. `pool`
+    Each reading asks the database for its newest change, so that all commits count on every server. `pool`
     runs long work.
     """
 
@@ -58,7 +58,7 @@ class OutcomeHistory:
             recent = RecentOutcomes(self._read_policy)
             recent.apply(loaded.outcomes)
             with self._lock:
-                # Others may have followed the journal further by now; who counts catches up again.
+                # Others may have followed the journal further by now; the count catches up again.
                 self._recent, self._state, self._since, self._longest = recent, loaded.state, since, seconds
 
     async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
@@ -106,7 +106,7 @@ class OutcomeHistory:
                     return self._count(requests)
             changes = self._store.changes_after(known)
             with self._lock:
-                # Another thread may have taken over later changes, which these must not replace.
+                # Another thread may have applied later changes, which these must not replace.
                 if self._state == known:
                     self._recent.apply(changes.outcomes, changes.deleted)
                     self._state = changes.state

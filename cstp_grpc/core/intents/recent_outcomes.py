@@ -194,7 +194,7 @@ class RecentOutcomes:
         return self._size
 
     def apply(self, outcomes: Sequence[KnownOutcome], deleted: Sequence[str] = ()) -> None:
-        """Put outcomes in the place of earlier ones of the same source, and remove those of `deleted`."""
+        """Replace earlier outcomes of the same sources, and remove those of `deleted`."""
         with_outcome = [item for item in outcomes if item.outcome is not None]
         without = [hash(source) for source in deleted] + [
             hash(item.source) for item in outcomes if item.outcome is None

@@ -84,7 +84,7 @@ class RecentIntents:
         self._store.put(unit_of_work, self._model, shared, self._clock())
 
     def note_change(self, unit_of_work: UnitOfWork, key: IntentKey) -> None:
-        """Note within the transaction that closes or takes back an intent that others have to read it again.
+        """Record, in the transaction that closes or withdraws an intent, that others have to read it again.
 
         `close` or `withdraw` it after the commit.
         """
@@ -99,7 +99,7 @@ class RecentIntents:
         self._change(partial(self._remove, key))
 
     def close(self, key: IntentKey, closing: IntentClosing) -> None:
-        """Note how a revision ended."""
+        """Store the closing of a revision."""
         self._change(partial(self._close, key, closing))
 
     def find_similar(self, vector: IntentVector, min_similarity: float) -> list[tuple[SharedIntent, float]]:
@@ -152,7 +152,7 @@ class RecentIntents:
             self._apply_missed()
 
     def _read_changes(self, position: int) -> bool:
-        """Take over the changes after a position, or return False if there are so many that reading all is faster."""
+        """Apply the changes after a position, or return False if there are so many that reading all is faster."""
         # Changes that were read already are no reason to read all again.
         limit = self._limit + len(self._read)
         changes = self._store.changes_after(position, limit)

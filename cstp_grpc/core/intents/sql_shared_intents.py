@@ -99,7 +99,7 @@ class SqlSharedIntentStore:
         self.note_change(unit_of_work, (intent.agent, intent.correlation_id), at)
 
     def note_change(self, unit_of_work: UnitOfWork, intent_id: IntentId, at: datetime) -> None:
-        """Note within a transaction that it closes an intent or takes it back; nothing if that was not shared."""
+        """Record, in its transaction, that an intent is closed or withdrawn; does nothing if it was not shared."""
         agent, correlation_id = intent_id
         values = {"of_agent": agent, "of_correlation_id": correlation_id, "at": at}
         if self._note.run(unit_of_work, values):

@@ -53,7 +53,7 @@ class NewToken:
 
 
 class TokenAdministration:
-    """Makes and ends tokens for callers, who grant only permissions that they have, in their own tenant.
+    """Makes and ends tokens for callers, which can grant only their own permissions, in their own tenant.
 
     `configured_tenants` has the tenants of agents in the settings; `refresh` makes this server accept new tokens.
     """
@@ -108,7 +108,7 @@ class TokenAdministration:
     def rotate(
         self, caller: Caller, request_id: str, token_id: str, keep: timedelta | None, expires_at: datetime | None
     ) -> NewToken:
-        """Make a token in the place of another, which ends after `keep`.
+        """Make a token that replaces another one, which ends after `keep`.
 
         Raises NotFound, PermissionDenied, Conflict, InvalidArgument and Unavailable.
         """

@@ -72,7 +72,7 @@ class LiveTokens:
         self._tokens = tokens
 
     def trust_for(self, seconds: float) -> None:
-        """Note that the tokens are those of the database, which holds for some seconds."""
+        """Record that the tokens are those of the database, which counts for some seconds."""
         self._trusted_until = self._monotonic() + seconds
 
     def last_use(self, token_id: str) -> datetime | None:
@@ -85,7 +85,7 @@ class LiveTokens:
         return uses
 
     def put_back(self, uses: Mapping[str, datetime]) -> None:
-        """Note uses again that were taken and could not be stored."""
+        """Add uses again that were taken and could not be stored."""
         for token_id, at in uses.items():
             self._uses.setdefault(token_id, at)
 

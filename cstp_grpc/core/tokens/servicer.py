@@ -52,7 +52,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def RotateToken(
         self, request: admin_pb2.RotateTokenRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RotateTokenResponse:
-        """Make a token in the place of another."""
+        """Rotate a token."""
         made = self._administration.rotate(
             current_caller.get(),
             request.request_id,

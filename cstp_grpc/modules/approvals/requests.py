@@ -72,7 +72,7 @@ class ApprovalRecorder:
         agent: str,
         request_id: str,
     ) -> None:
-        """Store a decision on a request as `change` does, and tell its agent unless it is still pending."""
+        """Store a decision on a request as `change` does, and notify its agent unless it is still pending."""
         self.change(unit_of_work, approval, event, at, agent, request_id)
         if approval.status is not ApprovalStatus.PENDING:
             self._notifier.queue_decision(unit_of_work, approval)

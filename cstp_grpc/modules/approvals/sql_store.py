@@ -94,7 +94,7 @@ approvals = Table(
     Column("is_current", Boolean, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
     Column("change", BigInteger, nullable=False),
-    # At most one request counts for a digest, whatever else goes wrong.
+    # At most one request counts for a digest, in any case.
     partial_index("digest", where=IS_CURRENT, name="uq_approvals_digest", unique=True),
     partial_index("agent", "status", where=IS_CURRENT),
     partial_index("expires_at", where=IS_CURRENT),

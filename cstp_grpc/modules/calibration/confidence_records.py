@@ -66,7 +66,7 @@ class AgentRecord:
 
 
 class ConfidenceRecords:
-    """Tells agents whose confidences have been far from their record. Safe for many threads.
+    """Warns agents whose confidences are far from their record. Safe for many threads.
 
     The record of an agent is read from the database once, and again after its decisions have changed, in this process
     or in another.
@@ -113,14 +113,14 @@ class ConfidenceRecords:
         return record
 
     def note_changes(self, agents: Iterable[str]) -> None:
-        """Note that decisions of these agents have changed."""
+        """Record that decisions of these agents have changed."""
         with self._lock:
             self._changes += 1
             for agent in agents:
                 self._changed[agent] = self._changes
 
     def note_deletions(self) -> None:
-        """Note that decisions of some agents were deleted."""
+        """Record that decisions of some agents were deleted."""
         with self._lock:
             self._changes += 1
             self._all_changed = self._changes

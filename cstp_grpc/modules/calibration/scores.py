@@ -168,7 +168,7 @@ ASSUMED_RIGHT: Final = 4
 without them, agents with six decisions in each bucket are called drifting in 2.5 % of cases."""
 
 SEED: Final = 20_260_101
-"""A fixed seed, so that the same decisions have the same answer whenever and by whichever server it is given."""
+"""A fixed seed, so that the same decisions get the same answer at any time from any server."""
 
 ROUNDING: Final = 1e-9
 """Sums in another order differ by less; a tie counts as being as great."""

@@ -29,7 +29,7 @@ SHOWN_FAILURES = 5
 """Decisions of a group of failures in an answer, the latest."""
 
 DIGITS = 6
-"""Significant digits of figures in an answer, more than some thousand decisions tell."""
+"""Significant digits of figures in an answer, more than some thousand decisions support."""
 
 
 class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):

@@ -130,10 +130,10 @@ class PeerObserver(Protocol):
     """Observes calls of peers, on any thread. It must neither block nor raise."""
 
     def begin_call(self, peer: str, method: str) -> CallSpan:
-        """Note that a call of a peer begins, in the context of who makes it."""
+        """Record the start of a call of a peer, in the context of its caller."""
 
     def observe_call(self, peer: str, status: str, seconds: float) -> None:
-        """Note how a call of a peer ended, a value of `PeerStatus`, and how many seconds it took."""
+        """Record the end of a call of a peer: a value of `PeerStatus`, and its seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,6 @@ def audited_peer(peer: PeerResponse) -> AuditedPeer:
 
 def read_hop_metadata(context: grpc.ServicerContext) -> InboundHop:
     """Read the hop limit metadata of a call."""
-    # Of repeated keys the last counts; the limits of this agent hold whatever it says.
+    # The last of repeated keys counts; the limits of this agent apply in any case.
     value = dict(context.invocation_metadata()).get(HOP_METADATA_KEY)
     return InboundHop(value.decode("latin-1") if isinstance(value, bytes) else value, context.time_remaining)

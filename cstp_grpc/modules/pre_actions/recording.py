@@ -73,7 +73,7 @@ class AnnouncedDecision:
         )
 
     async def publish(self, write: JournalWrite[Decision]) -> None:
-        """Let searches find it once the transaction is committed."""
+        """Make searches find it once the transaction is committed."""
         await self._pool.run(self._journal.publish, write)
 
     async def record(self) -> Decision:

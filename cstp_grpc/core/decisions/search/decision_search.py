@@ -87,7 +87,7 @@ class SearchObserver(Protocol):
         """Measure the block, in which the index is asked for proposals."""
 
     def observe_plan(self, plan: SearchPlan, rows: int) -> None:
-        """Note how a search, or a part of it under one filter, was answered, and how many rows were scored for it."""
+        """Count a search, or a part of it under one filter, by the kind of its answer, with the scored rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class DecisionSearch:
         self._results = search_results.RecentResults()
 
     def require_revision(self, token: str) -> None:
-        """Wait until searches can find everything up to a journal revision, whichever server wrote it.
+        """Wait until searches can find everything up to a journal revision of any server.
 
         Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
         revision, and QueryFailed.
@@ -420,7 +420,7 @@ class DecisionLoader:
 class SearchRun:
     """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
 
-    Who looks at more results begins with these.
+    A search with a larger limit begins with these.
     """
 
     def __init__(

@@ -249,7 +249,7 @@ class IndexSupervisor:
         assert self._stop_by is not None
         self._thread.join(max(self._stop_by - time.monotonic(), 0))
         if self._thread.is_alive():
-            # It waits for a server that hangs. The index can be fed again from the journal, whatever is lost.
+            # It waits for a server that hangs. The index can be fed again from the journal if anything is lost.
             self._server.kill()
             self._thread.join(KILLED_SECONDS)
         if self._thread.is_alive():

@@ -24,7 +24,7 @@ SHARED = 0
 
 Mask = NDArray[np.bool_]
 Keys = NDArray[np.uint64]
-"""Each is the hash of a term, then who reads the rows: an agent's number or `SHARED`, in 32 bits each."""
+"""Each is the hash of a term, then the reader of the rows: an agent's number or `SHARED`, in 32 bits each."""
 
 
 @dataclass(frozen=True, slots=True)
