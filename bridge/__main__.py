@@ -30,7 +30,7 @@ from cstp_grpc.platform.http_listener import raise_descriptor_limit
 
 logger = logging.getLogger("bridge")
 
-SIGHUP_MESSAGE = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the bridge"
+SIGHUP_MESSAGE = "SIGHUP is ignored: settings cannot be reloaded yet, and SIGTERM stops the bridge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class BridgeTask:
     target: str | None = None
     """The gRPC server; None for the one of the settings."""
     announced: str | None = None
-    """How others reach the server, if that is another way."""
+    """The address at which others reach the server, if it differs."""
     shared_ports: Mapping[str, int] | None = None
     """The ports of `http` and, unless it is left out, `a2a` that several bridges listen on; None for those of the
     settings.
@@ -106,8 +106,8 @@ def run_bridge_process(
 ) -> int:
     """Serve until a stop signal and return the exit code; `fail` receives the reason if the bridge cannot run.
 
-    `require_safe_settings` is for who starts it alone: a parent process has looked at the settings already, and has its
-    server on this machine.
+    `require_safe_settings` is for a bridge without a parent: a parent process has already checked the settings, and has
+    its server on this machine.
     """
     try:
         settings = config.load_settings(config_file)
@@ -158,7 +158,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--grpc-target", metavar="TARGET", help="the gRPC server, [grpcs://]HOST:PORT; overrides the settings"
     )
-    parser.add_argument("--insecure", action="store_true", help="listen and call without TLS beyond this machine, too")
+    parser.add_argument("--insecure", action="store_true", help="connect to other machines without TLS, both ways")
     parser.add_argument(
         "--task-fd", type=int, metavar="FD", help="a socket to read the task from, and to tell a parent how that went"
     )
@@ -180,7 +180,7 @@ def resolve_upstream(settings: Settings, target: str | None, announced: str | No
     address = join_host_port(dial_host(settings.grpc.host), settings.grpc.port)
     if settings.grpc.tls is None:
         return Upstream(address, announced=announced)
-    # Our own server has the certificate that the settings name, whoever certifies it.
+    # Our own server has the certificate that the settings name, whatever its authority.
     return Upstream(
         f"{SECURE_SCHEME}://{address}", settings.server.grpc_ca_file or settings.grpc.tls.certificate, announced
     )
@@ -219,8 +219,8 @@ def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: Listen
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that readers see either no file or the complete text."""
-    # With the process id, so that two bridges do not write to one file. Killed in between, the process leaves the
-    # unfinished file behind, which nobody reads.
+    # With the process id, so that two bridges do not write to one file. A process that is killed meanwhile leaves an
+    # unfinished file, which nobody reads.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -55,7 +55,7 @@ HEALTH_PATH: Final = "/health"
 INDEX_SERVICE: Final = "index"
 """The name of the vector index in the server's health service."""
 RULEBOOKS_SERVICE: Final = "rulebooks"
-"""The same for rulebooks, which are not well while those of the files cannot be loaded."""
+"""The name of the rulebooks in it; they are unhealthy while their files cannot be loaded."""
 DETAILS: Final = (INDEX_SERVICE, RULEBOOKS_SERVICE)
 HEALTH_TIMEOUT: Final = 2.0
 """Maximum seconds for the server's answer. Chosen: load balancers expect a health check to answer within a few."""
@@ -108,15 +108,15 @@ def create_app(
 
 
 class HealthEndpoint:
-    """Answers whether the server behind the bridge is well; it needs no token."""
+    """Reports the health of the server behind the bridge, without a token."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._health = health_pb2_grpc.HealthStub(channel)
 
     async def respond(self, _: web.Request) -> web.Response:
-        """Report the health of the gRPC server, with details of parts without which it serves all the same.
+        """Report the health of the gRPC server, with details of optional parts.
 
-        Without its index it is only slower; with invalid rulebooks it evaluates those before.
+        Without its index the server is only slower; while rulebooks are invalid, it evaluates the previous ones.
         """
         # The empty name asks for the server as a whole (gRPC health checking protocol).
         server, *parts = await asyncio.gather(*map(self._state, ("", *DETAILS)))
@@ -235,7 +235,7 @@ async def record_upstream_calls(settings: Settings) -> AsyncIterator[Sequence[gr
 
 
 def build_metrics(settings: Settings) -> BridgeMetrics | None:
-    """Build what counts calls, if the settings ask for metrics."""
+    """Build the metrics of calls, if the settings enable them."""
     if settings.metrics.bridge_port is None:
         return None
     # Not loaded without metrics.

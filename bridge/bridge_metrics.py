@@ -1,4 +1,4 @@
-"""Metrics of a bridge, built only where they are asked for."""
+"""Metrics of a bridge, built only if the settings enable them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, Metri
 
 PORT_SETTING: Final = "metrics.bridge_port"
 CLIENT_CLOSED_REQUEST: Final = 499
-"""The status of calls whose callers did not wait for the answer; the usual one, though HTTP does not define it."""
+"""The conventional status of calls whose callers did not wait for the answer; HTTP does not define it."""
 NO_FAILURES: Final[Sequence[CallFailure]] = ()
 
 

@@ -1,4 +1,4 @@
-"""The labels that metrics have for calls of a bridge, all of bounded sets: surface, method and failure."""
+"""The metrics labels of calls of a bridge, all from bounded sets: surface, method and failure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BODY_REASONS: Final[Mapping[int, str]] = {
 
 @dataclass(slots=True)
 class CallOutcome:
-    """How a call ended that is still in progress."""
+    """The outcome of a call, set before the call ends."""
 
     failure: CallFailure | None = None
 
@@ -88,7 +88,7 @@ class UnobservedCalls:
 
 
 def known_method(name: str, known: Collection[str]) -> str:
-    """Return the method of a call as metrics have it."""
+    """Return the method label of a call for metrics."""
     return name if name in known else UNKNOWN_METHOD
 
 

@@ -1,4 +1,4 @@
-"""Requests to the bridge: ids, forwarded metadata, origins, bodies within limits, their URL, and who is let in."""
+"""Requests to the bridge: ids, forwarded metadata, origins, size limits of bodies, public URLs, and access checks."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class AccessCheck:
 
 FORWARDED_FOR_HEADER: Final = "X-Forwarded-For"
 UNKNOWN_ADDRESS: Final = "unknown"
-"""Stands for an address that nobody can tell, as of a caller who has broken the connection off already (RFC 7239)."""
+"""The value for an unknown address, such as that of a caller that has already disconnected (RFC 7239)."""
 MAX_CERTIFICATE_CHARACTERS: Final = 5500
 """The longest certificate that is passed on, encoded: 4 KiB, of the 8 KiB of metadata that gRPC takes by default."""
 
 
 class CallOriginReporter:
-    """Returns the metadata that tell the server a caller's address, as trusted proxies have it.
+    """Returns the metadata with a caller's address, as reported by trusted proxies, for the server.
 
-    They go with the bridge's key; without one the server believes only networks of its own settings. Raises
+    It is sent with the bridge's key; without a key the server trusts only the networks in its own settings. Raises
     ConfigError.
     """
 
@@ -245,13 +245,13 @@ class BodyReader:
     ) -> bytes:
         """Return the body of a request of an accepted media type, before anything in it is converted.
 
-        Raises CstpError with the HTTP status 400, 408, 413 or 415, and what the check of the caller raises.
+        Raises CstpError with the HTTP status 400, 408, 413 or 415, and the errors of the caller's check.
         """
         require_json(request, accepted)
         length = request.content_length or 0
         if length > request.client_max_size:
             raise body_too_large()
-        # A stranger who states the length is refused before the body arrives; whoever states none, once it is there.
+        # An unknown caller that states the length is refused before the body arrives, otherwise once it has arrived.
         if length > LARGE_REQUEST_BYTES:
             await self._require_known(metadata)
         content = await read_body(request, self._timeout)

@@ -198,7 +198,7 @@ async def encode_events(
         yield encoder.encode_event(first), None
         async for event in events:
             yield encoder.encode_event(event), None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the transport words it for the reader
+    except Exception as error:  # noqa: BLE001 - the transport turns any error into an event
         yield await encoder.encode_error(error), encoder.error_name
 
 

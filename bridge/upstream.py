@@ -31,7 +31,7 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.absolute_max_metadata_size", 1_048_576),
     # Chosen: a restarted server is reached again within two seconds; gRPC's default grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # Not a pause, whatever its name: what a connection may take to be made, with TLS and over a wide network.
+    # Despite its name not a pause, but the time limit for a connection, with TLS and over a wide-area network.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 2000),
     # The server is on this machine or in the same network; a proxy from the environment would get the callers' tokens.
@@ -55,13 +55,13 @@ class Upstream:
 
     target: str
     ca_file: Path | None = None
-    """The authorities that certify it, in place of the system's."""
+    """The trusted authorities (PEM), in place of the system's."""
     announced: str | None = None
-    """How others reach it, in the same form; None where that is how the bridge does."""
+    """The address at which others reach it, in the same form; None if it is that of the bridge."""
     client_certificate: Path | None = None
-    """What the bridge shows it if it asks for a certificate."""
+    """The client certificate, for servers that ask for one."""
     bridge_key: str | None = None
-    """The secret by which the server recognizes the bridge; None if it does not."""
+    """Shared secret that identifies the bridge to the server; None without one."""
 
 
 def open_channel(

@@ -15,7 +15,7 @@ from cstp_grpc.platform.config import OtlpSettings
 from cstp_grpc.platform.telemetry.otlp_tracing import OtlpTracing
 
 HEALTH_PATH: Final = "/grpc.health."
-"""The beginning of the paths of health checks, which nobody needs a trace of."""
+"""The prefix of the paths of health checks, which are not traced."""
 CANCELLED: Final = "CANCELLED"
 
 

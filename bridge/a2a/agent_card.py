@@ -90,7 +90,7 @@ class AgentCardBuilder:
         self._ports = ports
         self._signer = None if signing_key is None else build_signer(signing_key)
         # An A2A message cannot call streaming methods.
-        # Nor those whose answers hold secrets, since tasks keep what was answered.
+        # Nor methods whose answers contain secrets, since tasks store answers.
         callable_methods = [
             method for method in methods if method.public and not method.streaming and not method.secret_response
         ]
@@ -135,7 +135,7 @@ class AgentCardBuilder:
 
         `access` is the JSON result of `cstp.getAccess`.
         """
-        # Only what this caller may call: the public card shows the ordinary skills, whoever reads it.
+        # Only the methods that this caller may call: the public card shows the same skills to every reader.
         card = self._build_card(address, {ANY_PERMISSION, *access["permissions"]}, in_full=True)
         # Before the card is signed, as everything that changes it must be.
         card.capabilities.extensions[0].params.update({"access": access_summary(access)})
@@ -219,7 +219,7 @@ class AgentCardBuilder:
                 "endpoint": f"{address}{CSTP_PATH}",
                 "grpcTarget": self._cstp_target(address),
                 "methods": [method.name for method in methods],
-                # Otherwise an agent has to guess the names of what guardrails read.
+                # Otherwise an agent has to guess the names of the inputs of guardrails.
                 "inputsMethod": INPUTS_METHOD,
             }
         )
@@ -256,9 +256,9 @@ def merge_members(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
 def build_skill(method: RpcMethod, *, in_full: bool) -> a2a_pb2.AgentSkill:
     """Return the skill for a method.
 
-    Unless it is described in full, it has the first sentence of its description, and examples if it is one of the
-    protocol's own methods: every stranger that looks for agents reads the card, and whom it serves finds the rest in
-    the extended one.
+    Unless `in_full`, the skill has the first sentence of its description, and examples if it is one of the protocol's
+    own methods: every stranger that looks for agents reads the public card, and callers find the rest in the extended
+    one.
     """
     description = method.description.partition(ERRORS_HEADING)[0]
     return a2a_pb2.AgentSkill(

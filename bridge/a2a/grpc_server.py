@@ -196,8 +196,8 @@ class A2aGrpcServer:
     """Serves A2A over gRPC.
 
     The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and reflection
-    need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in bytes and in
-    the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other processes.
+    need no token, other calls need credentials as for the gRPC server. Requests are bounded as over HTTP, in bytes and
+    in the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other processes.
     Raises CannotListen.
     """
 
@@ -231,7 +231,7 @@ class A2aGrpcServer:
         shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
-        # After the start: whoever sees SERVING can call.
+        # After the start, so that a client that sees SERVING can call.
         for name in (health.OVERALL_HEALTH, *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -370,7 +370,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         """
         reader = RequestReader(call.context)
         data = await reader.read_within(ANONYMOUS_READ_SECONDS)
-        # Only slow requests cost a look-up of the caller; the others are authenticated by the call that they lead to.
+        # Only slow requests cost a look-up of the caller; others are authenticated by their call to the server.
         if data is None:
             await self._services.access.fetch_access(call.metadata)
             data = await reader.read_within(self._timeout)

@@ -40,7 +40,7 @@ class A2aJsonRpcEndpoint:
             if operation.is_streaming:
                 self._streaming |= names.keys()
         self._prefixes = tuple({f"{name.partition('.')[0]}." for name in services.forwarder.names})
-        """How the names of CSTP's methods begin: `cstp.` and more."""
+        """The prefixes of the names of CSTP's methods, such as `cstp.`."""
         self._known = frozenset((*self._versions, *services.forwarder.names))
         self._max_batch = settings.max_batch
 
@@ -86,7 +86,7 @@ class A2aJsonRpcEndpoint:
                 # Methods of CSTP belong to no version of A2A, and go to the server as from the endpoint /cstp.
                 value = await self._services.forwarder.call(call.method, call.params, http_call.metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
-        except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+        except Exception as error:  # noqa: BLE001 - unexpected errors are logged there
             return await failed_outcome(call.id, error, http_call, call.method)
 
     def _require_extension(self, method: str, context: A2aCallContext) -> None:
@@ -140,7 +140,7 @@ class A2aJsonRpcEndpoint:
             # Nothing is sent before the first event: until then an error can still be answered with its own HTTP
             # status.
             first = await anext(events)
-        except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+        except Exception as error:  # noqa: BLE001 - unexpected errors are logged there
             outcome = await failed_outcome(call_id, error, http_call, call.method)
             content = jsonrpc.encode_utf8(outcome.response or "")
             status = error_codes(outcome.failure).http_status if outcome.failure else 200
@@ -174,7 +174,7 @@ async def body_error_response(
     """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
     visible = await http_call.visible_error(error, "a body")
     content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", http_call.error_json(visible)))
-    # The server's refusal of the caller takes the place of what is wrong with the body.
+    # The server's refusal of the caller takes precedence over the fault of the body.
     shown = visible.failure if isinstance(visible, UpstreamError) else failure
     response = jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)
     # JSON-RPC answers most failures with 200, which says nothing.

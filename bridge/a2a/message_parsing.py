@@ -1,7 +1,7 @@
 """Check the required fields of A2A requests, and parse messages.
 
-A message is a method call, or an intent announcement, which may refine an earlier one. What is checked here is what
-only A2A defines, and named by its path in the message; lengths and the values of params are left to the gRPC server.
+A message is a method call, or an intent announcement, which may refine an earlier one. This module checks the fields
+that only A2A defines, and names them by their paths in the message; the gRPC server checks lengths and params.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class IntentAnnouncement:
     """An intent to announce."""
 
     params: Params
-    """Those of AnnounceIntent."""
+    """The params of AnnounceIntent."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where in the message params come from, by their names."""
+    """The paths in the message of the params, by their names."""
 
     @property
     def name(self) -> str:
@@ -250,9 +250,9 @@ def find_call(data: list[tuple[str, Params]], has_text: bool, has_params: bool) 
     place, item = calls[0]
     if len(data) > 1:
         other = next(name for name, _ in data if name != place)
-        raise field_error(other, f"cannot be beside the call in {place}: a message holds one call and nothing else")
+        raise field_error(other, f"cannot be combined with the call in {place}: a message has one call, nothing else")
     if has_text:
-        raise field_error("message.parts", f"cannot hold text beside the call in {place}")
+        raise field_error("message.parts", f"cannot combine text with the call in {place}")
     if has_params:
         raise field_error(EXTENSION_PATH, f"is about announcing; the call in {place} has its own params")
     return parse_call(item, place)
@@ -261,7 +261,7 @@ def find_call(data: list[tuple[str, Params]], has_text: bool, has_params: bool) 
 def parse_call(item: Params, place: str) -> MethodCall:
     for key in item:
         if key not in ("method", "params"):
-            raise field_error(f"{place}.{printable_key(key)}", "is no member of a call, which has method and params")
+            raise field_error(f"{place}.{printable_key(key)}", "is not a member of a call: use method and params")
     name, params = item["method"], item.get("params")
     if not isinstance(name, str):
         raise field_error(f"{place}.method", "must be a string")

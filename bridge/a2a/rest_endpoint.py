@@ -126,7 +126,7 @@ class A2aRestEndpoint:
                 # The path may name a tenant.
                 context = replace(http_call.build_context(), tenant=request.match_info.get(TENANT, ""))
                 value, events = await self._begin(name, params, context)
-            except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+            except Exception as error:  # noqa: BLE001 - unexpected errors are logged there
                 return await respond_with_error(http_call, error, name)
             if events is not None:
                 return await respond_with_stream(value, events, http_call, name)

@@ -22,13 +22,13 @@ CERTIFICATE_DESCRIPTION: Final = "A client certificate of an authority that the 
 
 
 def declare_security(card: a2a_pb2.AgentCard, settings: Settings) -> None:
-    """Add the security schemes to a card, and which of them, or which together, a caller needs."""
+    """Add the security schemes to a card, and the combinations of schemes that are sufficient."""
     for name, scheme in build_schemes(settings):
         card.security_schemes[name].CopyFrom(scheme)
     for names in required_schemes(settings, [name for name in card.security_schemes if name != MTLS_SCHEME]):
         requirement = card.security_requirements.add()
         for name in names:
-            # An empty list of scopes, which must be present all the same: its key names the scheme.
+            # An empty list of scopes, which must be present: its key names the scheme.
             requirement.schemes[name].SetInParent()
 
 
@@ -61,7 +61,7 @@ def build_schemes(settings: Settings) -> Iterator[tuple[str, a2a_pb2.SecuritySch
 
 
 def required_schemes(settings: Settings, tokens: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the sets of schemes each of which is enough; `tokens` are the schemes of which each stands for a token."""
+    """Yield the sets of schemes that are sufficient; `tokens` are the schemes for tokens."""
     tls = settings.server.tls
     asks = tls is not None and tls.client_ca is not None
     always = [MTLS_SCHEME] if tls is not None and asks and tls.client_certificates == "required" else []

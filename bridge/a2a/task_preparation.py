@@ -1,4 +1,4 @@
-"""Prepare the tasks of messages: which task a message begins or goes on with, and what it asks for."""
+"""Prepare the tasks of messages: the task that a message begins or continues, and its request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PendingTask:
     task: Task
     request: MessageRequest
     media_types: frozenset[str]
-    """Those that the artifact may have."""
+    """The media types that the artifact may have."""
     push_config: tasks_pb2.PushConfig | None = None
     """Where the caller is notified of the task."""
     version: int = 0
@@ -55,7 +55,7 @@ class ConversationContext:
     """The context of a message: its conversation, and the announcement that it refines."""
 
     context_id: str
-    """Empty where none is named."""
+    """Empty if the message names no context."""
     earlier: Params | None = None
 
 
@@ -168,7 +168,7 @@ def message_key(message: Message) -> str:
     identified by its content, since senders count their messages from the beginning in each.
     """
     content = None if message.context_id else to_proto_json(message)
-    # Hashed as JSON, whose quotes keep the parts apart: ids hold whatever senders choose.
+    # Hashed as JSON, whose quotes separate the parts: senders choose the ids freely.
     text = json.dumps([message.context_id, message.message_id, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -202,7 +202,7 @@ def record_announcement(task: Task, request: MessageRequest) -> Task:
         )
     if task.ByteSize() > MAX_UNANSWERED_BYTES:
         raise message_parsing.field_error(
-            "message", f"with what it refines is larger than {MAX_UNANSWERED_BYTES} bytes"
+            "message", f"exceeds {MAX_UNANSWERED_BYTES} bytes with the announcement that it refines"
         )
     return task
 

@@ -22,9 +22,9 @@ from cstp_grpc.contract.errors import CstpError
 Result = Mapping[str, Any]
 
 MAX_JSON_CHARACTERS: Final = 20_000
-"""How many characters of JSON a text holds."""
+"""Maximum number of characters of JSON in a text."""
 MAX_LINE_CHARACTERS: Final = 1_000
-"""Maximum number of characters of a text by others."""
+"""Maximum number of characters of a text written by others."""
 # What begins code, links or HTML in Markdown; other signs only change how a text looks.
 MARKUP: Final = re.compile(r"[\\`\[\]<]")
 
@@ -195,7 +195,7 @@ def result_of_call(method: str, result: Mapping[str, Any], media_types: Collecti
     if not missing:
         return TaskResult(TaskState.TASK_STATE_REJECTED, (text_part(headline),), artifact)
     asked = "; ".join(map(describe_input, missing))
-    question = f"{headline}. To have it judged again, give in a data part of this task: {asked}"
+    question = f"{headline}. To have it checked again, give in a data part of this task: {asked}"
     return TaskResult(
         TaskState.TASK_STATE_INPUT_REQUIRED, (text_part(question), data_part({"missingInputs": missing})), artifact
     )

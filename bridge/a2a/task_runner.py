@@ -198,8 +198,8 @@ class TaskRunner:
         except UpstreamError as refused:
             logger.warning("%s task %s was not begun: %s", metadata_request_id(metadata), pending.task.id, refused)
             raise
-        # Nobody else takes up a task from this version, so a task at work in the next one is ours. Only then may
-        # anything be sent for it.
+        # No other bridge continues a task from this version, so the working task in the next version is ours. Only then
+        # may the request be sent.
         if begun.version != kept.version + 1 or begun.task.status.state != TaskState.TASK_STATE_WORKING:
             return begun.task
         return await self._finish(pending, begun, metadata)
@@ -340,8 +340,8 @@ def read_awaited_approval(task: Task) -> AwaitedApproval | None:
     """Return the approval that a task waits for, or None if it waits for none."""
     if task.status.state != TaskState.TASK_STATE_AUTH_REQUIRED or EXTENSION_URI not in task.metadata.fields:
         return None
-    # Checked as if it were foreign: a token holder can store a task without a bridge. It is sent with the token of
-    # whoever gets the task, which is its owner.
+    # Not trusted: a token holder can store a task without a bridge. The request is sent with the token of the caller
+    # that gets the task, which is its owner.
     match json_values.render_value(task.metadata.fields[EXTENSION_URI]):
         case {
             "method": str(method),

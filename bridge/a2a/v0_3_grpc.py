@@ -48,7 +48,7 @@ def to_send_message_request(request: a2a_v0_3_pb2.SendMessageRequest) -> a2a_pb2
         params = FromProto.message_send_params(request)
         return conversions.to_core_send_message_request(types.SendMessageRequest(id=NO_ID, params=params))
     except Exception as error:
-        # What the SDK raises for such messages is of no common kind.
+        # The SDK raises various exceptions for such messages.
         raise invalid_params("The message holds values that cannot be understood") from error
 
 

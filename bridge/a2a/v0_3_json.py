@@ -42,7 +42,7 @@ UNION_CHOICES: Final = {
     "TaskIdParams",
     "GetTaskPushNotificationConfigParams",
 }
-"""Names that pydantic inserts into a path for the choices of a union; they are no members of the JSON."""
+"""Names that pydantic inserts into a path for the choices of a union; the JSON has no such members."""
 KIND_MESSAGE: Final = "must be 'text', 'file' or 'data'"
 FREE_FORM: Final = {"data", "metadata"}
 ENVELOPE_DEPTH: Final = 4
@@ -168,7 +168,7 @@ def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
     """Convert a request to A2A 1.0. Raises InvalidParamsError if 1.0 cannot represent it."""
     try:
         return convert(request)
-    # What the SDK's conversions raise, which document no exceptions: for instance for a part without content.
+    # The SDK's conversions raise these without documenting them, for instance for a part without content.
     except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
         raise violations_error([FieldViolation("", "params hold a value that the operation cannot take")]) from error
 

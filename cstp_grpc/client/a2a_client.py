@@ -45,7 +45,7 @@ MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a response. Chosen: a task or a card is far smaller, and the agent is another party."""
 MAX_TASK_ID_CHARACTERS: Final = 256
 TIMEOUT_GRACE_SECONDS: Final = 1.0
-"""Seconds for a call to end after its timeout, since cancelling it takes a pass of the event loop."""
+"""Seconds for a call to end after its timeout, since a cancellation takes a pass of the event loop."""
 CLOSE_SECONDS: Final = 5.0
 """Maximum seconds to cancel all calls, and again for the thread to end. Chosen: neither waits for the network."""
 SUPPORTED_BINDINGS: Final = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
@@ -154,7 +154,7 @@ class A2aClient:
         except A2aSendError:
             raise
         except Exception as error:
-            # For an invalid response the SDK raises whatever its parsers raise.
+            # For an invalid response the SDK raises the exceptions of its parsers.
             raise send_error_for(error) from error
 
     async def _read_card(self) -> AgentCard:
@@ -242,7 +242,7 @@ class A2aEventLoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        # Guards `_closed`, and the order of what enters the loop: no call can be submitted after the shutdown.
+        # Guards `_closed`, and the order of submissions to the loop: no call can be submitted after the shutdown.
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)

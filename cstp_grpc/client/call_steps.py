@@ -82,7 +82,7 @@ def call_timeout(method: RpcMethod, timeout: float | None, default: float | None
     if chosen is None:
         return service_config().timeouts[method.path]
     if math.isnan(chosen):
-        raise InvalidArgument.field("timeout", "is no number of seconds")
+        raise InvalidArgument.field("timeout", "must be a number of seconds")
     return min(chosen, MAX_TIMEOUT_SECONDS)
 
 

@@ -58,7 +58,7 @@ class Blocked(Exception):
         self.warnings = tuple(response.guardrail_status.warnings)
         self.suggestions = tuple(response.suggestions)
         self.approvable = lacks_only_approvals(response.guardrail_status)
-        """Whether nothing but the approval of a person is missing."""
+        """Whether only the approval of a person is missing."""
         super().__init__("\n".join(self._lines()))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -180,7 +180,7 @@ class GuardPlan:
     """Builds the calls of a guard. Raises TypeError for unknown options."""
 
     def __init__(self, intent: str | Callable[..., str], options: GuardOptions) -> None:
-        # A misspelled option, such as `stake`, would announce less than was meant.
+        # A misspelled option, such as `stake`, would announce less than intended.
         if unknown := sorted(options.keys() - GuardOptions.__annotations__.keys()):
             raise TypeError(f"guard() has no option {unknown[0]!r}")
         remaining = cast(dict[str, Any], {**options})
@@ -244,7 +244,7 @@ def resolve_value(value: Any, arguments: CallArguments) -> Any:
 def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> UnaryCall[journal_pb2.Decision]:
     if error is None:
         return calls.review_decision(decision.id, Outcome.SUCCESS)
-    # KeyboardInterrupt, SystemExit and CancelledError are no Exceptions: the action was stopped, and did not fail.
+    # KeyboardInterrupt, SystemExit and CancelledError are not Exceptions: the action was stopped, and did not fail.
     outcome = Outcome.FAILURE if isinstance(error, Exception) else Outcome.ABANDONED
     notes = replace_unstorable(append_reason(type(error).__name__, str(error)))
     return calls.review_decision(decision.id, outcome, notes=notes)
@@ -253,8 +253,8 @@ def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> 
 def record_permission_error(error: PermissionDenied) -> PermissionDenied:
     """Return the error for a token that lacks the permission to record decisions."""
     message = (
-        f"Nothing was done, because there is no decision whose outcome to review: {error.message}. Recording one needs"
-        " the permission record; with record=False the guard announces alone"
+        f"Nothing was done, because the decision could not be recorded: {error.message}. Recording needs the permission"
+        " record; with record=False the guard only announces"
     )
     return PermissionDenied(message, metadata=error.metadata)
 

@@ -43,7 +43,7 @@ def is_public(address: str) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
-    # Judged by the address that the packets finally reach: `::ffff:127.0.0.1` is loopback.
+    # Checked by the address that the packets reach: `::ffff:127.0.0.1` is loopback.
     inner = embedded_ipv4(found)
     return is_public(str(inner)) if inner is not None else is_globally_routable(found)
 
@@ -201,8 +201,7 @@ class HttpClient:
             sent = [(name.encode("ascii"), value.strip(" ").encode("latin-1")) for name, value in named.items()]
             target = request_target(url).encode("ascii")
             address = httpcore.URL(scheme=url.scheme, host=host, port=url.port, target=target)
-            # Dialled here and handed over: httpcore would resolve the name again, and connect to an address that nobody
-            # has judged.
+            # Dialled here and handed over: httpcore would resolve the name again, and connect to an unchecked address.
             stream = cast("httpcore.NetworkStream", self._connect(url, deadline))
             with (
                 httpcore.HTTP11Connection(address.origin, stream) as connection,
@@ -231,7 +230,7 @@ class HttpClient:
 MAX_CONNECTIONS: Final = 100
 MAX_IDLE_CONNECTIONS: Final = 20
 IDLE_SECONDS: Final = 5.0
-"""How many connections a pool opens and keeps, and for how long it keeps those that nobody uses. Those of httpx."""
+"""Limits of a pool: open connections, idle connections, and seconds until idle ones are closed. As in httpx."""
 
 
 class PooledHttpClient:
@@ -243,7 +242,7 @@ class PooledHttpClient:
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
         """Prepare to send to `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
-        # Not loaded before it is needed, as in `HttpClient`, and not httpx, which loads rich and click besides.
+        # Not loaded before it is needed, as in `HttpClient`; httpx would also load rich and click.
         import httpcore
 
         self._url = urlsplit(url.rstrip("/"))
@@ -325,7 +324,7 @@ class DeadlineStream:
         self._answered = False
 
     def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
-        """Encrypt what follows. Raises TimeoutError after the deadline, and other OSErrors."""
+        """Encrypt the following bytes. Raises TimeoutError after the deadline, and other OSErrors."""
         self._apply_deadline()
         # By the name and not by the address that was dialled: the name is what the certificate must be for.
         self._raw = tls.wrap_socket(self._raw, server_hostname=host)
@@ -370,7 +369,7 @@ def encode_host(url: SplitResult) -> str:
     try:
         return host.encode("idna").decode("ascii")
     except UnicodeError as error:
-        raise OSError(f"{host} is no name of a host") from error
+        raise OSError(f"{host} is not a valid host name") from error
 
 
 def host_header(host: str, url: SplitResult) -> str:

@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of CSTP."""
+"""Small helpers that are independent of CSTP."""

@@ -38,7 +38,7 @@ def find_name_fault(name: str) -> str | None:
 
 
 class NameIndex:
-    """Names by what people see of them."""
+    """Names by their visual form."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: dict[str, str] = {}
@@ -50,13 +50,13 @@ class NameIndex:
             self._names.setdefault(skeleton, name)
 
     def find_lookalike(self, name: str) -> str | None:
-        """Return another name that looks like this one; None if there is none."""
+        """Return another name that looks like this one, or None."""
         found = (self._names.get(skeleton) for skeleton in find_skeletons(name))
         return next((each for each in found if each is not None and each != name), None)
 
 
 def find_skeletons(name: str) -> tuple[str, str]:
-    """Return two forms of a name, of which names that look alike share at least one."""
+    """Return two forms of a name; names that look alike share at least one form."""
     shown = " ".join(normalize_text(NOT_SHOWN.sub("", INVISIBLE.sub("", name)), "NFKC").split())
     alike = fold_name(shown.translate(LOOKALIKES)).translate(LOOKALIKES)
     return fold_name(shown), alike.replace("rn", "m").replace("vv", "w")

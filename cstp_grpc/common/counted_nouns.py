@@ -14,5 +14,5 @@ def count_nouns(*counts: tuple[int, str]) -> str:
 
 
 def count_audit_contents(entries: int) -> str:
-    """Return in words that the contents of some audit entries are meant."""
+    """Return the phrase for the contents of some audit entries."""
     return f"the contents of {count_noun(entries, 'audit entry', 'audit entries')}"

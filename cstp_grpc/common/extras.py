@@ -1,6 +1,6 @@
-"""The parts of the package that need more than its own dependencies: extras of the distribution, and their libraries.
+"""The extras of the distribution, and the libraries that they install.
 
-Nothing of theirs is imported here. Their requirements, with versions, are in pyproject.toml.
+This module imports none of those libraries. Their requirements, with versions, are in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DISTRIBUTION: Final = "cstp-grpc"
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An extra: what it is for, the libraries that it imports, and the extras that it includes."""
+    """An extra: its purpose, its libraries, and the extras that it includes."""
 
     purpose: str
     libraries: tuple[str, ...]
@@ -24,7 +24,7 @@ class Extra:
 
 EXTRAS: Final[Mapping[str, Extra]] = {
     "guardrails": Extra(
-        "Judging by rulebooks in this process",
+        "Evaluating rulebooks in this process",
         ("cel_expr_python", "sqlglot", "tree_sitter", "tree_sitter_bash", "tree_sitter_powershell"),
     ),
     "import": Extra("Importing decision records", ("protovalidate",)),
@@ -67,7 +67,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "otel": Extra("Sending traces and metrics over OTLP", ("opentelemetry",)),
     "mcp": Extra("Serving MCP", ("mcp", "mcp_types", "starlette", "uvicorn")),
 }
-"""The extras by name. One that includes another comes after it: for a library of both, the smaller one is named."""
+"""The extras by name. An extra comes after those that it includes: for a shared library, the smaller one is named."""
 
 
 class MissingExtra(ImportError):
@@ -91,16 +91,16 @@ def libraries_of_extra(extra: str) -> Iterator[str]:
 
 
 def require_extra(extra: str) -> None:
-    """Raise MissingExtra if a library of an extra is not installed; none is imported."""
+    """Raise MissingExtra if a library of an extra is not installed, without importing it."""
     for library in libraries_of_extra(extra):
         if importlib.util.find_spec(library) is None:
             raise MissingExtra(extra, library)
 
 
 def missing_extra(error: ImportError) -> MissingExtra | None:
-    """Return the error for the smallest extra with the library that an import did not find; None if no extra has it.
+    """Return the error for the smallest extra with the missing library of a failed import; None if no extra has it.
 
-    A MissingExtra is returned as it is.
+    A MissingExtra is returned unchanged.
     """
     if isinstance(error, MissingExtra):
         return error

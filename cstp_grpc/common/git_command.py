@@ -29,7 +29,7 @@ INHERITED_VARIABLES = ("HOME", "PATH", "XDG_CONFIG_HOME")
 """The only variables that git inherits; others, such as GIT_DIR and GIT_CONFIG_*, could direct it to another repository
 or make it start programs.
 """
-# No network, no prompt and no write: repositories that are validated may come from anybody.
+# No network, no prompt and no write: repositories to validate may be of any origin.
 FIXED_VARIABLES = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -45,7 +45,7 @@ def git_command(*arguments: str, search_path: str | None = None) -> list[str]:
 
     `search_path` replaces the PATH of this process.
     """
-    # Here, since the hooks, which start with every call of a tool, only look for work trees.
+    # Imported here: hooks start with every tool call, and only look for work trees.
     import shutil
 
     git = shutil.which("git", path=search_path)

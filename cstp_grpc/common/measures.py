@@ -1,4 +1,4 @@
-"""Figures of the state of a server, which its modules offer and which are read when metrics are asked for."""
+"""Figures of the state of a server, which its modules offer and which are read when metrics are requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 
 class MeasureKind(StrEnum):
-    """What a figure can do."""
+    """How a figure changes."""
 
     GAUGE = "gauge"
     """It rises and falls."""
@@ -23,7 +23,7 @@ Readings: TypeAlias = Mapping[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure that is read on a thread when metrics are asked for; several modules may offer values of one.
+    """A figure that is read on a thread when metrics are requested; several modules may offer values of one.
 
     `name` has neither the prefix of the product nor the `_total` of counters, and ends in its unit. Label values are
     of a bounded set: no ids and no free text. `read` may block for a query of the database, and may raise.

@@ -1,4 +1,4 @@
-"""The port through which modules record the duration of their work, and the trace that others are given."""
+"""The interface through which modules record the duration of their work, and pass on the trace."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Final, Protocol, TypeAlias
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 """The headers or keys of metadata that name the trace, by the W3C Trace Context."""
 TraceMetadata: TypeAlias = Sequence[tuple[str, str]]
-"""Those of a call, with their values; `tracestate` may be missing."""
+"""The trace headers of a call, with their values; `tracestate` may be missing."""
 
 inbound_trace: ContextVar[str | None] = ContextVar("inbound_trace", default=None)
-"""The `traceparent` of the call in progress; None where no traces are recorded. What is delivered later keeps it."""
+"""The `traceparent` of the call in progress, also for later deliveries; None if no traces are recorded."""
 outgoing_trace: ContextVar[TraceMetadata] = ContextVar("outgoing_trace", default=())
-"""What clients send with each call that they make in this context."""
+"""The trace headers that clients send with each call in this context."""
 
 NOTHING: Final = nullcontext()
 
 
 class CallSpan(Protocol):
-    """The span of a call of somebody else."""
+    """The span of an outgoing call."""
 
     @property
     def metadata(self) -> TraceMetadata:
-        """What is sent with the call."""
+        """The trace headers to send with the call."""
 
     def end(self, status: str) -> None:
-        """End the span, from any thread, with how the call ended."""
+        """End the span, from any thread, with the status of the call."""
 
 
 class Spans(Protocol):
     """Records parts of the work of the call in progress. It must neither block nor raise."""
 
     def measure(self, name: str) -> AbstractContextManager[object]:
-        """Record the block as a part of what is in progress."""
+        """Record the block as a part of the call in progress."""
 
     def begin_call(self, name: str, attributes: Mapping[str, str]) -> CallSpan:
-        """Begin the span of a call of somebody else, which any thread may end."""
+        """Begin the span of an outgoing call, which any thread may end."""
 
     def measure_delivery(
         self, name: str, traceparent: str | None, attributes: Mapping[str, str]
     ) -> AbstractContextManager[object]:
-        """Record the block as a later part of a trace, which whoever is called in it is told; nothing without one."""
+        """Record the block as a later part of a trace, which its calls pass on; do nothing without a trace."""
 
     def exemplar(self) -> dict[str, str] | None:
-        """Return what an observation of a histogram names the trace by; None if it is not recorded."""
+        """Return the labels that link an observation of a histogram to the trace; None if it is not recorded."""
 
 
 class UnrecordedCall:
-    """A call of somebody else of which nothing is recorded."""
+    """An outgoing call that is not recorded."""
 
     metadata: TraceMetadata = ()
 

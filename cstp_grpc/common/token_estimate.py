@@ -9,7 +9,7 @@ CHARACTERS_PER_TOKEN = 4
 def count_tokens(text: str) -> int:
     """Return one token for every four characters, rounded up.
 
-    An approximation on purpose: it is the same on every machine and for every model, so that what is within a budget
+    An approximation on purpose: it is the same on every machine and for every model, so that a text within a budget
     here is within it everywhere.
     """
     # Floor division of the negative number rounds up.

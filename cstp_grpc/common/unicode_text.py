@@ -48,7 +48,7 @@ def to_printable_line(text: str) -> str:
 
 def cut_line(text: str, limit: int) -> str:
     """Return a text on one line with at most `limit` characters."""
-    # Cut before it is cleaned too, since others decide how long it is.
+    # Also cut before it is cleaned, since others choose its length.
     line = to_single_line(text[: 4 * limit])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 

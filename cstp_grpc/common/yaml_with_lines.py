@@ -17,7 +17,7 @@ YamlScalar = str | int | float | bool | None
 PlainValue = YamlScalar | list["PlainValue"] | dict[str, "PlainValue"]
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser of libyaml, several times faster, if PyYAML was built with it."""
+"""The parser of libyaml, which is several times faster, if PyYAML was built with it."""
 MERGE_KEY = "<<"
 """A key of YAML 1.1 that may be repeated; it has no meaning here."""
 # The core schema, YAML 1.2.2, section 10.3.2, with bounds: 18 digits fit into 64 bits, and an exponent of 3 digits
@@ -62,7 +62,7 @@ class YamlNode:
 
 
 class YamlReader:
-    """Reads the documents of one text; a subclass decides what else is an error."""
+    """Reads the documents of one text; subclasses may add errors."""
 
     # Chosen: deeper than records and rulebooks are, and far from the recursion limit of Python, as `_node` recurses.
     max_depth = 24

@@ -1,1 +1,1 @@
-"""What the server, the bridge and the clients share about the contract."""
+"""The code about the contract that the server, the bridge and the clients share."""

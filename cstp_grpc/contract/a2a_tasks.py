@@ -17,7 +17,7 @@ from cstp_grpc.contract.enums import PushFormat
 from cstp_grpc.contract.enums import TaskState as Word
 
 INTERRUPTED_TEXT: Final = "The answer was interrupted; what the message asks for may have been done, or not"
-NOT_STARTED_TEXT: Final = "The task was given up before anything of what the message asks for was done"
+NOT_STARTED_TEXT: Final = "The task was given up before it started; nothing that the message asks for was done"
 UNANSWERED_TEXT: Final = "Blocked: what the guardrails asked for was not given in time"
 UNDECIDED_TEXT: Final = "Blocked: nobody decided in time on the approval that it needs"
 EXPIRED_TASK_TEXTS: Final = {
@@ -48,7 +48,7 @@ def decode_stored_task(
         return None
     if (task.id, task.context_id) != (task_id, context_id):
         return None
-    # The content is as the bridge stored it; a state that the server alone changed is one whose time ran out.
+    # The content is as the bridge stored it; only an expiry changes the state on the server alone.
     if state != task.status.state and task.status.state in EXPIRED_TASK_TEXTS:
         mark_interrupted(task, EXPIRED_TASK_TEXTS[task.status.state])
     task.status.state = state

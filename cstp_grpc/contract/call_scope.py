@@ -1,4 +1,4 @@
-"""How far a call goes: whether it asks peers and which, and the hop limit that stops agents from asking in a loop."""
+"""The scope of a call: the peers that it asks, and the hop limit that stops agents from asking in a loop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class HopContext:
 
     @classmethod
     def decode(cls, text: str | None) -> HopContext | None:
-        """Parse the metadata value of a call, None if it has none. Invalid values allow no further hop."""
+        """Parse the metadata value of a call; None stays None. Invalid values allow no further hop."""
         if text is None:
             return None
         match = HOP_METADATA_PATTERN.fullmatch(text) if len(text) <= MAX_HOP_METADATA_CHARACTERS else None

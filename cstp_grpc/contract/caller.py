@@ -15,7 +15,7 @@ DEVELOPER: Final = "developer"
 """The agent of a developer, whose token `cstp serve --dev` makes."""
 
 APPROVER: Final = "approver"
-"""The person who approves what the developer's agents may not do alone; `cstp serve --dev` makes the token."""
+"""The person who approves actions of the developer's agents; `cstp serve --dev` makes the token."""
 
 RELAYED_READER: Final = ""
 """The reader's name if a peer asks on behalf of its own callers: a peer without decisions. No agent has this name."""

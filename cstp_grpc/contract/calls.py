@@ -1,4 +1,4 @@
-"""Descriptions of calls of the contract, and the Protocols of what executes them.
+"""Descriptions of calls of the contract, and the Protocols of their executors.
 
 `cstp_grpc.gen.calls` builds these descriptions; `cstp_grpc.gen.methods` and `cstp_grpc.gen.async_methods` pass them to
 an executor. Values are plain Python: enums are words, timestamps are aware datetimes, JSON objects are mappings.

@@ -48,7 +48,7 @@ jws: Final = jwt.PyJWS()
 
 
 class UnusableKey(ValueError):
-    """A key cannot be used for agent cards; the message says why and quotes nothing of the key."""
+    """A key cannot be used for agent cards; the message gives the reason and quotes nothing of the key."""
 
 
 class SigningKeySource(Protocol):
@@ -74,9 +74,9 @@ class SigningKey:
         try:
             loaded = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
-            raise UnusableKey("is no private key in PEM that needs no password") from error
+            raise UnusableKey("is not a private key in PEM without a password") from error
         if not isinstance(loaded, PrivateKey):
-            raise UnusableKey(f"is none of the keys that can sign: {SUPPORTED_KEYS}")
+            raise UnusableKey(f"is not one of the keys that can sign: {SUPPORTED_KEYS}")
         self._key: PrivateKey = loaded
         self.public_key = PublicKey.from_key(loaded.public_key())
         """The public key that verifies its signatures."""
@@ -136,7 +136,7 @@ class PublicKey:
             return cls(key, RSA_ALGORITHMS, compute_thumbprint(RSAAlgorithm.to_jwk(key, as_dict=True)))
         if isinstance(key, Ed25519PublicKey):
             return cls(key, (EDDSA,), compute_thumbprint(OKPAlgorithm.to_jwk(key, as_dict=True)))
-        raise UnusableKey(f"is none of the keys that can be used: {SUPPORTED_KEYS}")
+        raise UnusableKey(f"is not one of the keys that can be used: {SUPPORTED_KEYS}")
 
     def verifies(self, protected: object, payload: bytes, signature: object) -> bool:
         """Return whether this key made the signature of a payload."""
@@ -198,7 +198,7 @@ def parse_json_web_keys(content: bytes) -> list[PublicKey]:
         entries = document.get("keys", [document])
         keys = [(entry, jwt.PyJWK(entry).key) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
-        raise UnusableKey("holds what is no JSON Web Key") from error
+        raise UnusableKey("holds an invalid JSON Web Key") from error
     # `d` is the private member of all key types that can sign, RFC 7518, section 6.
     if any("d" in entry for entry, _ in keys):
         raise UnusableKey("holds a private key, and only the public one belongs there")

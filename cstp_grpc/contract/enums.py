@@ -10,7 +10,7 @@ INTENT_LAYER_AGENT = "intent-layer"
 """The agent name under which the journal stores the content of nodes; no token has it."""
 
 SERVER_AGENTS = frozenset({LIAISON_SUPERVISOR, INTENT_LAYER_AGENT})
-"""The agents that the server itself is."""
+"""The names under which the server itself acts."""
 MAX_NAME_CHARACTERS = 200
 """Maximum length of the name of an agent or a tenant."""
 
@@ -25,7 +25,7 @@ QUORUM_GUARDRAIL = "federation-quorum"
 
 
 class Stakes(StrEnum):
-    """How much is at risk, in rising order."""
+    """The stakes of an action, in rising order."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -55,7 +55,7 @@ class Shell(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a decision turned out."""
+    """The outcome of a decision."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -89,14 +89,14 @@ class Enforcement(StrEnum):
 
 
 class RuleOutcome(StrEnum):
-    """What became of a guardrail for an action."""
+    """The result of a guardrail for an action."""
 
     MATCHED = "matched"
     NOT_MATCHED = "not_matched"
     UNEVALUABLE = "unevaluable"
     """It counts as matched."""
     SKIPPED = "skipped"
-    """It does not concern the action, or is disabled or expired."""
+    """It does not apply to the action, or is disabled or expired."""
 
 
 class InputOrigin(StrEnum):
@@ -110,7 +110,7 @@ class InputOrigin(StrEnum):
 
 
 class Reaction(StrEnum):
-    """What the server does about an action that it cannot judge as its rules mean to."""
+    """The server's reaction to an action that it cannot evaluate as its rules intend."""
 
     ALLOW = "allow"
     WARN = "warn"
@@ -118,7 +118,7 @@ class Reaction(StrEnum):
 
 
 class JudgedContent(StrEnum):
-    """What the audit trail keeps of the actions that guardrails judge."""
+    """The content of evaluated actions that the audit trail keeps."""
 
     FULL = "full"
     DESCRIPTION = "description"
@@ -126,7 +126,7 @@ class JudgedContent(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who may read a decision or an intent besides its agent."""
+    """Who may read a decision or an intent, in addition to its agent."""
 
     PRIVATE = "private"
     SHARED = "shared"

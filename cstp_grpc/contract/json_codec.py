@@ -2,10 +2,10 @@
 
 In both, names are lowerCamelCase, null means absent, and every invalid field is reported with its path. In
 CONTRACT_JSON enums are plain words, fields without presence are always printed, and unspecified enums and absent fields
-are omitted; unknown fields are reported. PROTO_JSON is what protobuf makes of messages: enums have their full names,
-and fields are printed if they are set; the proto's own names are taken too, and unknown fields ignored. It prints what
-protobuf's printer prints in a third of the time, but whole numbers of free-form data as such. The codec of a message
-type is compiled once, on first use.
+are omitted; unknown fields are reported. PROTO_JSON is protobuf's own JSON: enums have their full names, and fields are
+printed if they are set; the proto's own names are accepted too, and unknown fields ignored. It equals the output of
+protobuf's printer in a third of the time, but prints whole numbers of free-form data without a fraction. The codec of a
+message type is compiled once, on first use.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class JsonProfile:
     """The rules by which messages are written in JSON."""
 
     scalar_codec: Callable[[FieldDescriptor], ScalarCodec]
-    """Returns how the values of a field that are no messages are written."""
+    """Returns the codec of a field's scalar values."""
     takes_proto_names: bool = False
     """Whether a member may have the name of its field in the proto too."""
     ignores_unknown: bool = False
@@ -219,7 +219,7 @@ class ObjectCodec:
 
     @functools.cached_property
     def _rows(self) -> tuple[tuple[str, str, bool, RenderValue | None], ...]:
-        """What rendering needs of each field: proto name, JSON name, presence, render function."""
+        """The data of each field for rendering: proto name, JSON name, presence, render function."""
         fields = self.by_number.values()
         return tuple((field.name, field.json_name, field.has_presence, render_function(field)) for field in fields)
 
@@ -269,7 +269,7 @@ class ObjectCodec:
             elif item is None and not field.takes_null:
                 continue
             elif key != field.json_name and field.is_given(value, field.json_name):
-                problems.add(prefix + key, f'cannot be set beside "{field.json_name}"')
+                problems.add(prefix + key, f'cannot be set together with "{field.json_name}"')
             elif field.codec is None or field.is_map:
                 field.fill_values(message, item, prefix + field.json_name, problems)
             elif not field.is_list:
@@ -291,7 +291,7 @@ class ObjectCodec:
             # By the JSON and not by the message, in which the last member of a oneof has silently cleared the others.
             given = [field.json_name for field in fields if any(field.is_given(value, name) for name in field.names)]
             for other in given[1:]:
-                problems.add(prefix + other, f'cannot be set beside "{given[0]}"')
+                problems.add(prefix + other, f'cannot be set together with "{given[0]}"')
 
 
 class FieldCodec:
@@ -303,7 +303,7 @@ class FieldCodec:
         self.names = tuple(
             dict.fromkeys((field.json_name, field.name) if profile.takes_proto_names else (field.json_name,))
         )
-        """Of its members in JSON."""
+        """The codec of its members in JSON."""
         self.has_presence = field.has_presence
         kind = field.message_type
         self.is_map = kind is not None and kind.GetOptions().map_entry
@@ -312,7 +312,7 @@ class FieldCodec:
             raise TypeError(f"{field.full_name} must have keys of type string")
         item = kind.fields_by_name["value"] if kind is not None and self.is_map else field
         self.codec = None if item.message_type is None else message_codec(item.message_type, profile)
-        """How its messages are written; None for scalars."""
+        """The codec of its messages; None for scalars."""
         self.has_fields = isinstance(self.codec, ObjectCodec)
         self.takes_null = self.codec is json_values.VALUE_CODEC and not field.is_repeated
         """Whether null is a value of the field instead of meaning absent."""

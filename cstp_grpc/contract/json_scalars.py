@@ -1,4 +1,4 @@
-"""Convert scalar values of the contract to JSON and back, strictly, and collect what is invalid."""
+"""Convert scalar values of the contract to JSON and back, strictly, and collect violations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OMITTED: Final = OmittedValue()
 
 
 class InvalidValue(ValueError):
-    """A value is invalid for its field; the message says what it must be."""
+    """A value is invalid for its field; the message states the requirement."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ MAX_NESTING: Final = 24
 refuse 100 levels of messages, of which each level here takes three (Struct, entry, Value)."""
 
 NAIVE_EPOCH: Final = datetime(1970, 1, 1)
-"""In UTC; without an offset, so that what is reckoned from it is printed without one."""
+"""In UTC; without an offset, so that instants computed from it are printed without one."""
 EPOCH: Final = NAIVE_EPOCH.replace(tzinfo=UTC)
 NANOS_A_SECOND: Final = 1_000_000_000
 RFC3339_PATTERN: Final = re.compile(
@@ -280,7 +280,7 @@ PendingContainer = tuple[Any, dict[str, object] | list[object]]
 def render_containers(pending: list[PendingContainer]) -> None:
     """Fill objects and lists with their rendered items.
 
-    What is nested in them is appended and filled in its turn, so that the stack does not grow with the nesting.
+    Nested objects and lists are appended and filled in turn, so that the stack does not grow with the nesting.
     """
     for container, rendered in pending:
         if isinstance(rendered, dict):
@@ -293,7 +293,7 @@ def render_containers(pending: list[PendingContainer]) -> None:
 
 
 def render_item(value: Value, pending: list[PendingContainer]) -> object:
-    """Return a JSON value; an object or list is returned empty and appended to what is to be filled."""
+    """Return a JSON value; an object or list is returned empty and appended to `pending`."""
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         return value.string_value

@@ -364,7 +364,7 @@ def allows_none(hint: Any) -> bool:
 
 
 def item_type(hint: Any) -> Any:
-    """Return the type of the items of a collection. Raises TypeError if it is none."""
+    """Return the type of the items of a collection. Raises TypeError for other types."""
     if typing.get_origin(hint) is None:
         raise TypeError(f"{hint} is not a collection with a type of its items")
     return typing.get_args(hint)[0]

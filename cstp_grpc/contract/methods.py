@@ -60,9 +60,9 @@ class RpcMethod:
     examples: tuple[str, ...]
     """Example params as JSON texts."""
     intent_type: str
-    """The intent type named in its JSON-RPC errors, for instance `open_session`; empty if none."""
+    """The intent type named in its JSON-RPC errors, for instance `open_session`; may be empty."""
     secret_response: bool = False
-    """Whether its response holds a secret, which nobody may keep."""
+    """Whether its response contains a secret, which must not be stored."""
 
     @property
     def streaming(self) -> bool:
@@ -188,7 +188,7 @@ class ServiceConfig:
 
     backoff: BackoffConfig
     timeouts: Mapping[str, float]
-    """The timeout of each method in seconds, by gRPC path; response streams have none."""
+    """The timeout of each method in seconds, by gRPC path; not for response streams."""
     balancing: str
     """The service config given to gRPC channels, as JSON: load balancing only. Retries are left out, because they
     depend on reasons that gRPC does not know, and gRPC would add its own to ours.

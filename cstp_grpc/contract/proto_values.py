@@ -117,7 +117,7 @@ def struct_to_dict(struct: struct_pb2.Struct) -> dict[str, Any]:
 def value_to_json(value: struct_pb2.Value) -> Any:
     kind = value.WhichOneof("kind")
     if kind == "number_value":
-        # A Struct holds doubles alone: 3 arrives as 3.0, but whoever sent 3 expects to read 3.
+        # A Struct has only doubles: 3 arrives as 3.0, but a sender of 3 expects to read 3.
         number = value.number_value
         return int(number) if number.is_integer() else number
     if kind == "struct_value":
@@ -277,7 +277,7 @@ def set_json_object(message: struct_pb2.Struct, content: Mapping[str, Json], fie
     Raises InvalidArgument if it is not one, or if it has an integer that a double would round.
     """
     try:
-        # Before `update`, which would store the rounded number without a word.
+        # Before `update`, which would silently store the rounded number.
         rounded = find_rounded_integer(content, field)
         if rounded is not None:
             raise InvalidArgument.field(rounded, ROUNDED_INTEGER_TEXT)

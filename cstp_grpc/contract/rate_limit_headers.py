@@ -1,4 +1,4 @@
-"""How near a caller is to its rate limit: metadata of gRPC and headers of HTTP under the same names.
+"""The state of a caller's rate limit: metadata of gRPC and headers of HTTP under the same names.
 
 Names and values are those of draft-ietf-httpapi-ratelimit-headers-06, which most clients that read such headers know.
 """
@@ -22,11 +22,11 @@ HEADER_NAMES: Final = {
 
 
 def rate_limit_headers(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """Return the headers for a call that was answered with such metadata; empty if it tells nothing of limits."""
+    """Return the headers for a call that was answered with such metadata; empty without limits."""
     return {HEADER_NAMES[key]: value for key, value in metadata if key in HEADER_NAMES and isinstance(value, str)}
 
 
 def scarcest_headers(answers: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
-    """Return the headers with the fewest remaining calls among those of several calls; empty if none has any."""
+    """Return the headers with the fewest remaining calls among those of several calls; empty without headers."""
     name = HEADER_NAMES[REMAINING_KEY]
     return min((headers for headers in answers if name in headers), key=lambda headers: int(headers[name]), default={})

@@ -1,4 +1,4 @@
-"""Errors of calls: the codes of each reason, the google.rpc.Status that carries them, and the texts of others in them.
+"""Errors of calls: the codes of each reason, the google.rpc.Status with details, and quoted texts of other parties.
 
 Reasons and codes are declared in `proto/cstp/v1/errors.proto`, as options of the values of ErrorReason. The server, the
 bridge and the clients share this module.
@@ -32,7 +32,7 @@ INTERNAL: Final = InternalError.reason
 
 @dataclass(frozen=True, slots=True)
 class ReasonCodes:
-    """How failures of one reason are answered over each transport."""
+    """The codes of failures with one reason, for each transport."""
 
     grpc_code: str
     """The name of the gRPC status."""
@@ -48,7 +48,7 @@ class ReasonCodes:
     parent: str | None
     """The more general reason that callers may treat this one as."""
     bridge_only: bool
-    """Whether no gRPC server gives the reason."""
+    """Whether gRPC servers never return the reason."""
 
 
 REASON_CODES: Final[Mapping[str, ReasonCodes]] = {
@@ -135,7 +135,7 @@ SIZE_LIMIT_REASONS: Final[Mapping[str, str]] = {
 }
 
 HANDSHAKE: Final = re.compile(r"OPENSSL_internal:([A-Z_]+(: self signed certificate)?)")
-"""The cause in gRPC's text about a failed handshake; what follows it is no part of the cause."""
+"""The cause in gRPC's text about a failed handshake; the text after it does not belong to the cause."""
 
 HTTP_SIGNS: Final = ("an http1.x server", "missing selected ALPN property")
 """gRPC's texts for a server that answers in HTTP/1.1, without and with TLS."""
@@ -144,7 +144,7 @@ SPEAKS_HTTP: Final = "it speaks HTTP and not gRPC; the address of a bridge is ht
 
 @dataclass(frozen=True, slots=True)
 class RpcErrorDetails:
-    """What a failed call says in a google.rpc.Status whose ErrorInfo is of the contract's domain."""
+    """The details of a failed call in a google.rpc.Status whose ErrorInfo has the contract's domain."""
 
     reason: str
     """A value of ErrorReason without its prefix; unknown here if the server has a later contract."""
@@ -280,7 +280,7 @@ def make_error_details(
     blocks: Iterable[BlockingGuardrail] = (),
     retry_after_ms: int | None = None,
 ) -> list[Message]:
-    """Return ErrorInfo, then BadRequest, PreconditionFailure and RetryInfo if there is something to tell in them."""
+    """Return ErrorInfo, then BadRequest, PreconditionFailure and RetryInfo if they have content."""
     from google.rpc import error_details_pb2
 
     info = error_details_pb2.ErrorInfo(reason=reason, domain=domain, metadata=metadata)

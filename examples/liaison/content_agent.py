@@ -1,7 +1,7 @@
-"""A local liaison agent: watches the server with its own token, takes the sessions that it is handed and answers them.
+"""A local liaison agent: watches the server with its own token, accepts the sessions handed to it and answers them.
 
-CSTP_TARGET says where the server is, CSTP_TOKEN identifies the agent that is configured for the pillar, and
-POSITION_FILE keeps what was seen last, so that an agent that was away goes on where it ended.
+CSTP_TARGET is the address of the server, CSTP_TOKEN the token of the agent that is configured for the pillar, and
+POSITION_FILE stores the position of the last event, so that a restarted agent continues there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGENT = f"liaison_{PILLAR}"
 INSTANCE = f"{PILLAR}-1"
 CALL_SECONDS = 10.0
 BEAT_SECONDS = 10.0
-"""A third of the server's liaison.heartbeat_seconds, so that one lost heartbeat is no absence."""
+"""A third of the server's liaison.heartbeat_seconds, so that one lost heartbeat does not count as an absence."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 @contextmanager
 def present(liaison: Liaison) -> Iterator[None]:
-    """Tell the server that the agent is there, again and again for the length of a block, then that it goes away."""
+    """Send heartbeats for the length of a block, then tell the server that the agent leaves."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -64,7 +64,7 @@ def present(liaison: Liaison) -> Iterator[None]:
 
 
 def watch(liaison: Liaison, position: Path) -> None:
-    """Answer each session that is handed to the agent, and note how far that is done."""
+    """Answer each session that is handed to the agent, and store the position."""
     seen = int(position.read_text()) if position.exists() else 0
     events = liaison.watch_events(agent=AGENT, types=["liaison_agent_activated"], after=seen)
     with closing(events):
@@ -74,9 +74,9 @@ def watch(liaison: Liaison, position: Path) -> None:
 
 
 def answer(liaison: Liaison, session_id: str) -> None:
-    """Answer a session and give it back; one that has gone on meanwhile is left alone.
+    """Answer a session and return it to the guide, unless the session has continued meanwhile.
 
-    All of it can be done again: an activation has one answer, known by the key of its routing.
+    It is safe to repeat: the answer to an activation has the key of its routing.
     """
     try:
         claimed = liaison.claim_session(session_id, claimant=INSTANCE)

@@ -1,6 +1,6 @@
-"""The guide: hears what users want, hands each conversation to an agent that can help, and waits for the answer.
+"""The guide: reads the wishes of users, hands each conversation to an agent that can help, and waits for the answer.
 
-CSTP_TARGET says where the server is, CSTP_TOKEN identifies an agent that may converse and route.
+CSTP_TARGET is the address of the server, CSTP_TOKEN the token of an agent that may converse and route.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A message of a user, with the knowledge of the guide."""
+    """A message of a user, with the data that the guide has."""
 
     user: str
     text: str
@@ -50,14 +50,14 @@ WISHES = (
 
 
 def main() -> int:
-    """Serve all users, and return 0 where each of them got an answer."""
+    """Serve all users, and return 0 if each of them got an answer."""
     with CstpClient(os.environ["CSTP_TARGET"], os.environ["CSTP_TOKEN"], timeout=CALL_SECONDS) as client:
         answered = [serve(client.liaison, wish) for wish in WISHES]
     return 0 if all(answered) else 1
 
 
 def serve(liaison: Liaison, wish: Wish) -> bool:
-    """Hold a conversation from its beginning to its end, and return whether a liaison agent answered."""
+    """Run a conversation from start to end, and return whether a liaison agent answered."""
     session = liaison.open_session(user_id=wish.user, context=wish.context).chat_session
     liaison.append_message(session.id, wish.text, role="user", message_id="wish")
     agent = hand_over(liaison, session, wish.text)
@@ -89,14 +89,14 @@ def hand_over(liaison: Liaison, session: pb2.ChatSession, text: str) -> str | No
 
 
 def decide(text: str) -> tuple[str, str] | None:
-    """Return the pillar that a text is for and the word that tells it; None where no word does."""
+    """Return the pillar for a text and the word that matched; None without a match."""
     said = re.findall(r"\w+", text.lower())
     return next(((pillar, word) for pillar, words in RULES.items() for word in said if word in words), None)
 
 
 def wait_for_return(liaison: Liaison, routed: pb2.RouteToLiaisonAgentResponse) -> None:
-    """Return when the session is with the guide again. Raises DeadlineExceeded."""
-    # From the hand-over on, so that it does not matter how soon the agent is done.
+    """Wait until the session is with the guide again. Raises DeadlineExceeded."""
+    # From the hand-over on, so that a fast answer is not missed.
     events = liaison.watch_events(
         chat_session_id=routed.chat_session.id,
         types=["returned_to_guide"],

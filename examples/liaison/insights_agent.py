@@ -1,7 +1,7 @@
-"""A remote liaison agent: an A2A agent made with the official SDK, which is sent contexts and answers in the session.
+"""A remote liaison agent: an A2A agent made with the official SDK, which receives contexts and answers in the session.
 
-It listens on A2A_PORT of this machine and takes messages with the bearer token A2A_TOKEN only. CSTP_TARGET says where
-the server is, CSTP_TOKEN identifies the agent there.
+It listens on A2A_PORT of this machine and accepts only messages with the bearer token A2A_TOKEN. CSTP_TARGET is the
+address of the server, CSTP_TOKEN the agent's token there.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def main() -> None:
 
 
 class InsightsAgent(AgentExecutor):
-    """Makes a task of each context that it is sent, and answers in the session that the context is from."""
+    """Makes a task from each context that it receives, and answers in the session of the context."""
 
     def __init__(self, liaison: Liaison) -> None:
         self._liaison = liaison
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Take a context over, which is all that the server waits for, then answer."""
+        """Accept a context, for which the server waits, then answer."""
         assert context.message is not None
         task = new_task_from_user_message(context.message)
         handover = handover_in(context.message)
         if handover is None:
-            # The server must learn it from the first that it hears.
+            # The first event must tell this to the server.
             task.status.state = a2a_pb2.TaskState.TASK_STATE_REJECTED
             await event_queue.enqueue_event(task)
             return
@@ -78,10 +78,10 @@ class InsightsAgent(AgentExecutor):
         raise TaskNotCancelableError
 
     def _answer(self, handover: Handover, text: str) -> None:
-        """Answer in a session and give it back to the guide. Raises CstpError.
+        """Answer in a session and return it to the guide. Raises CstpError.
 
-        Contexts are delivered at least once: the answer is known by its share, and a session that has gone on since is
-        left alone.
+        Contexts are delivered at least once: the answer has the key of its share, and a session that has continued is
+        not changed.
         """
         session = self._liaison.get_session(handover.session_id)
         types = ["liaison_agent_activated", "returned_to_guide"]
@@ -104,7 +104,7 @@ class Handover:
 
 
 def handover_in(message: a2a_pb2.Message) -> Handover | None:
-    """Return the handover in a message; None without one that the agent can answer."""
+    """Return the handover in a message; None if the agent cannot answer it."""
     match get_data_parts(message.parts):
         case [{"chat_session_id": str(session), "share_id": str(share), "shared_context": {"sales": dict(sales)}}]:
             return Handover(session, share, sales)
@@ -143,7 +143,7 @@ def card(url: str) -> a2a_pb2.AgentCard:
 class Endpoint:
     """Serves an agent by A2A over HTTP+JSON.
 
-    The SDK has routes for Starlette too (`a2a-sdk[http-server]`); behind either is the same request handler.
+    The SDK also has routes for Starlette (`a2a-sdk[http-server]`); both use the same request handler.
     """
 
     def __init__(self, agent: AgentExecutor, card: a2a_pb2.AgentCard, token: str) -> None:
@@ -152,7 +152,7 @@ class Endpoint:
         self._authorization = f"Bearer {token}".encode()
 
     def application(self) -> web.Application:
-        """Return an application that serves the card to everyone and takes messages from who has the token."""
+        """Return an application that serves the card to everyone and accepts messages with the token."""
         app = web.Application()
         app.router.add_get(AGENT_CARD_WELL_KNOWN_PATH, self._show_card)
         app.router.add_post("/message:send", self._take_message)

@@ -1,6 +1,6 @@
-"""Runs the example: a CSTP server, two liaison agents and the guide, each in a process of its own.
+"""Runs the example: a CSTP server, two liaison agents and the guide, each in its own process.
 
-The exit code is 0 where both conversations came out right. Nothing is left behind.
+The exit code is 0 if both conversations succeeded. It leaves no files and no processes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Self
 
 FOLDER = Path(__file__).parent
 SECONDS = 60.0
-"""How long all of it may take."""
+"""Time limit of the whole example."""
 STOP_SECONDS = 10.0
-"""How long a program may take to stop."""
+"""Time limit for a program to stop."""
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def run(programs: Programs, folder: Path) -> int:
-    """Start all programs, each when those that it needs are ready, and return the exit code of the guide."""
+    """Start all programs, each once its dependencies are ready, and return the exit code of the guide."""
     grpc_port, a2a_port = free_ports(2)
     guide, content, insights, a2a = (secrets.token_urlsafe(32) for _ in range(4))
     server = {
@@ -67,13 +67,13 @@ def run(programs: Programs, folder: Path) -> int:
 
 
 class Ended(Exception):
-    """A program ended that should run on."""
+    """A program ended too early."""
 
 
 class Programs:
-    """Python programs that run together. At the end of a `with` block all are ended, the last one first.
+    """Python programs that run together. The end of a `with` block stops all of them, the last one first.
 
-    What they print is shown with their names, while something is waited for; all waiting ends after `seconds`.
+    While it waits, their output is shown with their names; all waiting ends after `seconds`.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -84,19 +84,19 @@ class Programs:
         self._stopping = ExitStack()
 
     def __enter__(self) -> Self:
-        """Return the programs themselves."""
+        """Return the object itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all programs and show the rest of their output."""
+        """Stop all programs and show the rest of their output."""
         self._stopping.close()
         while not self._lines.empty():
             show(*self._lines.get())
 
     def start(self, name: str, *command: str, **environment: str) -> None:
-        """Start Python with a command; the environment is ours, settings of CSTP apart, and what is given."""
+        """Start Python with a command; its environment is ours without CSTP's settings, plus `environment`."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CSTP_")}
         program = subprocess.Popen(
             [sys.executable, *command],
@@ -106,7 +106,7 @@ class Programs:
             text=True,
             encoding="utf-8",
             env={**inherited, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", **environment},
-            # Ctrl-C is for this process alone, which ends the others in their order.
+            # Ctrl-C goes only to this process, which stops the others in order.
             start_new_session=True,
         )
         reader = threading.Thread(target=self._read, args=(name, program))
@@ -115,7 +115,7 @@ class Programs:
         self._stopping.callback(stop, program, reader)
 
     def wait_for(self, name: str, text: str) -> None:
-        """Return when a program has printed a text. Raises Ended and TimeoutError."""
+        """Wait until a program prints a text. Raises Ended and TimeoutError."""
         while True:
             speaker, line = self._next()
             if line is None:
@@ -124,7 +124,7 @@ class Programs:
                 return
 
     def wait(self, name: str) -> int:
-        """Return the exit code of a program when it has ended. Raises Ended where another one does before."""
+        """Wait until a program ends, and return its exit code. Raises Ended if another one ends before."""
         while True:
             speaker, line = self._next()
             if line is None and speaker != name:
@@ -155,7 +155,7 @@ def show(name: str, line: str | None) -> None:
 
 
 def stop(program: subprocess.Popen[str], reader: threading.Thread) -> None:
-    """Ask a program to stop, and end it where it does not."""
+    """Ask a program to stop, and kill it if it does not."""
     program.terminate()
     try:
         program.wait(STOP_SECONDS)
@@ -168,7 +168,7 @@ def stop(program: subprocess.Popen[str], reader: threading.Thread) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on."""
+    """Return free ports of this machine."""
     with ExitStack() as opened:
         sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]

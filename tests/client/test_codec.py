@@ -233,8 +233,8 @@ def test_an_empty_message_is_present() -> None:
 
 def test_only_one_of_a_choice_may_be_set() -> None:
     assert violations({"byName": "x", "byNumber": 0, "byChild": {}}, Everything) == {
-        "byNumber": 'cannot be set beside "byName"',
-        "byChild": 'cannot be set beside "byName"',
+        "byNumber": 'cannot be set together with "byName"',
+        "byChild": 'cannot be set together with "byName"',
     }
     assert from_json({"byName": None, "byNumber": 0}, Everything) == Everything(by_number=0)
 

@@ -301,8 +301,8 @@ function requireFinished<R>(result: R): R {
 
 function recordDenied(error: PermissionDenied): PermissionDenied {
   const message =
-    `Nothing was done, because there is no decision whose outcome to review: ${error.message}. Recording one needs` +
-    " the permission record; with record: false the guard announces alone";
+    `Nothing was done, because the decision could not be recorded: ${error.message}. Recording needs the permission` +
+    " record; with record: false the guard only announces";
   return new PermissionDenied(message, { metadata: error.metadata, cause: error });
 }
 

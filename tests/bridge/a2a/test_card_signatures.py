@@ -186,8 +186,8 @@ def test_cards_that_the_python_client_signs_are_verified() -> None:
     ("card_signing", "said"),
     [
         ({"key_file": "/no/such.key"}, "agent.card_signing.key_file: /no/such.key cannot be read"),
-        ({"key": "not a key"}, "agent.card_signing.key: it is no private key in PEM"),
-        ({"key": public_pem(make_key())}, "agent.card_signing.key: it is no private key in PEM"),
+        ({"key": "not a key"}, "agent.card_signing.key: it is not a private key in PEM"),
+        ({"key": public_pem(make_key())}, "agent.card_signing.key: it is not a private key in PEM"),
     ],
 )
 def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: Path, card_signing: dict[str, str], said: str) -> None:
