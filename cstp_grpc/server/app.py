@@ -142,18 +142,18 @@ class App:
         `stop`.
         """
         # Each part is registered once it has started, so that `stop` after a failed start stops exactly those.
-        # What sends to a collector stops last: it tells of what all others did until then.
+        # Exporters to a collector stop last, to report the work of all others until then.
         self._start_parts(self._telemetry)
         self._start_parts([part for module in self._modules for part in module.background])
         self._start_parts(self._watches)
         self._bound_ports = self._server.start(private=private)
         self._start_parts([part for module in self._modules for part in module.late_background])
-        # Last, since what it tells begins when calls do, and until the end of the drain.
+        # Last, since its measurements begin with the first call, and until the end of the drain.
         self._start_parts([self._metrics] if self._metrics else [])
         self._policy.validation.warm_up([method.request for method in self._policy.methods.values()])
 
     def reload(self) -> None:
-        """Have files read again that may change while the server runs, such as rulebooks; return at once."""
+        """Reload files that may change while the server runs, such as rulebooks; return at once."""
         for module in self._modules:
             for reload in module.on_reload:
                 reload()
@@ -244,7 +244,7 @@ def open_shared_parts(
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> SharedParts:
     """Open and migrate the journal and load the model; `opened` closes them. Raises AlreadyRunning, WeightsMissing."""
-    # First of all, so that nothing on disk is touched that another process uses. A killed process leaves no lock.
+    # First, so that no file of another process is touched. A killed process leaves no lock.
     if not deployment.supervised:
         opened.enter_context(DataDirLock(settings.data_dir))
     pools = CallPools(REMOTE_EMBEDDER_THREADS if settings.embedding.provider == "openai" else POOL_THREADS)
@@ -325,12 +325,12 @@ def build_modules(
 def build_protocol_module(
     shared: SharedParts, peers: Sequence[Peer], intents: IntentParts, outbox: CallbackOutbox | None
 ) -> tuple[Module, IntentAnnouncer]:
-    """Return the module of the three methods of the protocol, and its announcer; with peers, both ask these, too."""
+    """Return the module of the protocol's three methods, and its announcer; with peers, both also ask the peers."""
     if not peers:
         return intents.protocol_module, intents.servicer.announcements
     from cstp_grpc.server.wiring.federation import build_federation_module
 
-    # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
+    # In place of the module of intents, so that calls to a server without peers do not enter federation.
     return build_federation_module(shared, peers, intents, outbox)
 
 

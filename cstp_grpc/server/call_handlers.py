@@ -55,8 +55,8 @@ for which the event loop is blocked."""
 
 BYTES_PER_CALL: Final = 16_384
 VALUES_PER_CALL: Final = 250
-"""For so many bytes, and for so many values of structured data, a call counts as one more for rate limits. Measured: a
-small check takes 1.6 ms, and one more of 250 values 0.9 ms."""
+"""Bytes, and values of structured data, for which a call counts as one more call for rate limits. Measured: a small
+check takes 1.6 ms, and 250 more values take 0.9 ms."""
 MIN_VALUE_BYTES: Final = 2
 """The least bytes of a value in a message."""
 
@@ -91,7 +91,7 @@ class CallPolicy:
     message_seconds: float
     observers: Sequence[CallObserver] = ()
     shared_limits: SharedRateLimiter | None = None
-    """Rate limits that are asked for over the network; None if admission counts calls itself."""
+    """Rate limits that are checked over the network; None if admission counts calls itself."""
     local_limits: RateLimiter | None = None
     """The rate limits by which admission counts calls itself."""
 
@@ -236,16 +236,16 @@ class CallHandlers(grpc.GenericRpcHandler):
         data = await receive_bytes(call.context, self._policy.message_seconds)
         if data is None:
             raise InvalidArgument("The method takes one message, and none was sent")
-        # It may have come long after the call was admitted.
+        # The message may arrive long after the call was admitted.
         require_valid_credential(call)
-        # Before it is parsed, which takes longest of all that is done for an invalid message.
+        # Before it is parsed, which is the most expensive step for an invalid message.
         await self._charge(call, len(data) // BYTES_PER_CALL)
         if len(data) <= LARGE_BYTES:
             message, values = self._read_message(call.method, data)
         else:
             pool = self._pools.for_method(call.method.name)
             message, values = await pool.run(self._read_message, call.method, data)
-            # Converting a large message in the servicer takes long too: a turn lets others run between two of them.
+            # Converting a large message in the servicer also takes long: a turn lets other calls run in between.
             await pool.take_turn()
         await self._charge(call, values // VALUES_PER_CALL)
         return message
@@ -348,7 +348,7 @@ class MessageTimeout:
         self.task.cancel()
 
     def take_back(self) -> bool:
-        """Return True if the task was cancelled for this alone, and count the cancellation no more."""
+        """Return True if only this timeout cancelled the task, and undo the cancellation."""
         return self.has_expired and self.task.uncancel() == 0
 
 
@@ -373,7 +373,7 @@ def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
     """Parse a message. Raises InvalidArgument."""
     try:
         return decode(data)
-    except Exception as error:  # what protobuf raises differs between its implementations
+    except Exception as error:  # the exceptions of protobuf differ between its implementations
         raise InvalidArgument("The request cannot be decoded as the message that the method takes") from error
 
 
@@ -387,5 +387,5 @@ async def send_answer(context: Context, answer: Message) -> None:
     try:
         await context.write(serialize_message(answer))
     except grpc.aio.InternalError as error:
-        # A connection that ends fails the write that waits for it, before gRPC cancels the call.
+        # A closed connection fails the waiting write before gRPC cancels the call.
         raise asyncio.CancelledError from error

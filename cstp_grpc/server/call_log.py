@@ -1,4 +1,4 @@
-"""The call log: one structured line for each call, with neither tokens nor what callers say."""
+"""The call log: one structured line for each call, without tokens and without the content of calls."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LoggedValue: TypeAlias = str | int | float | bool
 class CallLog:
     """Logs calls when they end; fulfils `CallObserver`.
 
-    Those that take at least `slow_seconds` are warnings; without `logs_all` they alone are logged. How long a response
-    stream is open says nothing, so it is never slow.
+    Calls that take at least `slow_seconds` are warnings; without `logs_all` only they are logged. Response streams are
+    never slow, since their duration has no meaning.
     """
 
     def __init__(self, *, logs_all: bool, slow_seconds: float | None) -> None:
@@ -50,7 +50,7 @@ class CallLog:
         if not (is_slow or self._logs_all):
             return
         level = logging.WARNING if is_slow else logging.INFO
-        # Before the line is made, which takes most of the time.
+        # Before the line is built, which takes most of the time.
         if calls.isEnabledFor(level):
             calls.log(level, "%s", describe_call(call, status, error, response, seconds, is_slow=is_slow))
 
@@ -64,7 +64,7 @@ def describe_call(
     *,
     is_slow: bool,
 ) -> CallLine:
-    """Return what is logged of a call; what it does not have is left out."""
+    """Return the log fields of a call; missing values are left out."""
     fields: dict[str, LoggedValue] = {"request_id": call.request_id}
     trace_id = call.trace_id or read_trace_id(call.metadata.get(TRACEPARENT))
     if trace_id is not None:
@@ -102,7 +102,7 @@ known_readers: Final[dict[str, tuple[ReadVerdict | None, ReadRows | None]]] = {}
 
 
 def response_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | None]:
-    """Return what reads the verdict of a response, and what counts the items that it lists; None for what it lacks."""
+    """Return the readers of a response's verdict and of its number of items; None for a part that it lacks."""
     name = response.DESCRIPTOR.full_name
     if name not in known_readers:
         known_readers[name] = make_readers(response)
@@ -112,7 +112,7 @@ def response_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | 
 def make_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | None]:
     kind = response.DESCRIPTOR
     if "allowed" in kind.fields_by_name:
-        # Its lists are of guardrails that fired.
+        # It lists guardrails that fired.
         return verdict_word, None
     read_verdict: ReadVerdict | None = None
     if "guardrail_status" in kind.fields_by_name:
@@ -129,7 +129,7 @@ def verdict_word(verdict: Any) -> str:
 
 
 class CallLine:
-    """The fields of a line, which are written by the formatter of the call log, or as logfmt by any other."""
+    """The fields of a line; the formatter of the call log writes them, any other formatter prints logfmt."""
 
     __slots__ = ("fields",)
 
@@ -160,11 +160,11 @@ def to_json_line(fields: Mapping[str, LoggedValue]) -> str:
 
 
 PLAIN: Final = re.compile(r"[!#-<>-\[\]-~]+")
-"""Printable ASCII but for spaces, quotes, equals signs and backslashes."""
+"""Printable ASCII except spaces, quotes, equals signs and backslashes."""
 
 
 def to_logfmt(fields: Mapping[str, LoggedValue]) -> str:
-    """Return fields as `key=value`, with the values in quotes as in JSON that need it."""
+    """Return fields as `key=value`; values that need quotes are quoted as in JSON."""
     return " ".join(f"{name}={logfmt_value(value)}" for name, value in fields.items())
 
 

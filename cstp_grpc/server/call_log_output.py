@@ -1,4 +1,4 @@
-"""Where the lines of the call log go: to standard error, by a thread, so that no call waits for who reads them."""
+"""Writes the call log to standard error on a thread, so that no call waits for the reader of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_WAITING: Final = 10_000
 
 
 class BoundedQueueHandler(QueueHandler):
-    """Hands records to another thread as they are, and drops them if too many wait; how many, a later line says."""
+    """Passes records unchanged to another thread, and drops them if too many wait; a later line has the number."""
 
     queue: Queue[Any]
 
@@ -33,7 +33,7 @@ class BoundedQueueHandler(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        # `emit` is called with the handler's lock, so that nobody else changes the count.
+        # `emit` is called with the handler's lock, which protects the count.
         try:
             if self._dropped:
                 self.queue.put_nowait(dropped_record(self._dropped))
@@ -51,7 +51,7 @@ def dropped_record(count: int) -> logging.LogRecord:
 def write_call_log(
     settings: LoggingSettings, process: str | None = None, stream: TextIO | None = None
 ) -> QueueListener:
-    """Write the call log to standard error or another stream, until the result is stopped, which writes the rest."""
+    """Write the call log to standard error or another stream until the result is stopped; stopping writes the rest."""
     write = to_json_line if settings.calls == "json" else to_logfmt
     output = logging.StreamHandler(stream or sys.stderr)
     output.setFormatter(CallFormatter(write, process))
@@ -60,6 +60,6 @@ def write_call_log(
     listener.start()
     logger = logging.getLogger(CALL_LOGGER)
     logger.addHandler(BoundedQueueHandler(waiting))
-    # Not to the handlers of other lines too, which would write it a second time and in another form.
+    # Not to the handlers of other lines, which would write it a second time in another format.
     logger.propagate = False
     return listener

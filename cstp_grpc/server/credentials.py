@@ -26,7 +26,7 @@ class CredentialParts:
 
 
 def build_credentials(settings: Settings, clock: Callable[[], datetime]) -> CredentialParts:
-    """Build the credentials of callers; what is not configured is not even imported. Raises ConfigError."""
+    """Build the credentials of callers; unconfigured kinds are not imported. Raises ConfigError."""
     live = LiveTokens(clock)
     auth, key = settings.auth, settings.auth.bridge_key
     trusted = TrustedNetworks.parse(settings.grpc.trusted_proxies, "grpc.trusted_proxies")

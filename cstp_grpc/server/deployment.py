@@ -29,13 +29,13 @@ class Deployment:
     supervised: bool = False
     """True if several processes use the data folder; the builder of this one holds the lock on the folder."""
     resident: bool = True
-    """False for a process that may end after one call: what a call may need is loaded by the first that does, and
-    nothing is done in the background."""
+    """False for a process that may end after one call: the first call that needs a part loads it, and nothing runs in
+    the background."""
     private_port: int | None = None
     """An additional loopback port of this process without TLS, for the bridges of its supervisor."""
 
     metrics_port: int | None = None
-    """A loopback port on which a supervisor asks this process for its metrics; None if it serves them itself."""
+    """A loopback port on which a supervisor reads this process's metrics; None if the process serves them itself."""
     limits_memory: int | None = None
     """Descriptor of shared memory with the rate limit counters; None for counters of this process."""
     vectors_memory: int | None = None
@@ -99,7 +99,7 @@ def log_to_stderr(settings: Settings, process: str | None = None) -> None:
         # Not loaded without a call log.
         from cstp_grpc.server.call_log_output import write_call_log
 
-        # What waits when the process ends is still written.
+        # Waiting lines are written when the process ends.
         atexit.register(write_call_log(settings.logging, process).stop)
 
 

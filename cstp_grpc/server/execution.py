@@ -1,7 +1,7 @@
 """Where calls run: the event loop thread, and one thread pool for each kind of call.
 
-Waiting holds no thread. What may block or take long (searches, models, files, a database server) runs on the threads of
-a pool, so that calls of one kind cannot use up what the others need.
+Waiting holds no thread. Work that may block or take long (searches, models, files, a database server) runs on the
+threads of a pool, so that calls of one kind cannot use up the threads of others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EventLoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine on the loop and return its result; from other threads. Raises what it raises."""
+        """Run a coroutine on the loop and return its result; from other threads. Raises the coroutine's exceptions."""
         return self.submit(coroutine).result()
 
     def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
@@ -64,7 +64,7 @@ class EventLoopThread:
 
 
 def new_fast_event_loop() -> asyncio.AbstractEventLoop:
-    # Not loaded before it is needed: a process that serves nobody else does without it.
+    # Not loaded before it is needed: a process that is no server does not need it.
     import uvloop
 
     return uvloop.new_event_loop()
@@ -81,8 +81,8 @@ async def cancel_other_tasks() -> None:
 def log_uncaught_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log exceptions that no task caught, except gRPC's BlockingIOError.
 
-    All loops of a process are woken by gRPC's events, and the first takes them; the others find nothing to read, which
-    is no error.
+    gRPC's events wake all loops of a process, and the first one takes them; the others find nothing to read, which is
+    not an error.
     """
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
@@ -186,7 +186,7 @@ class CallPool:
         self._begun: set[Future[Any]] = set()
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function on a thread in the caller's context and return its result. Raises what it raises.
+        """Run a function on a thread in the caller's context and return its result. Raises the function's exceptions.
 
         A running function continues if the caller is cancelled.
         """
@@ -210,15 +210,15 @@ class CallPool:
     async def run_short(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that takes less than a millisecond on the event loop, in turn, and return its result.
 
-        Raises what it raises.
+        Raises the function's exceptions.
         """
         await self._turns.take()
         return function(*args, **kwargs)
 
     def close(self) -> None:
-        """Start nothing more, and wait briefly for running work: it may hold a database connection."""
+        """Accept no more work, and wait briefly for running work: it may hold a database connection."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        # A copy, since workers remove what has ended.
+        # A copy, since workers remove finished work.
         wait(set(self._begun), CLOSE_SECONDS)
 
 

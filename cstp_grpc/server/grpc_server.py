@@ -183,7 +183,7 @@ class GrpcServer:
     async def _stop(self, drain_seconds: float) -> None:
         assert self._server is not None, "a server that has a loop has started"
         # The order: report NOT_SERVING, refuse new calls, give streams a moment, cancel them, wait for the calls in
-        # progress, and only then cut off what is left.
+        # progress, and only then end the remaining ones.
         self._health.enter_graceful_shutdown()
         draining = asyncio.ensure_future(self._server.stop(drain_seconds))
         done, _ = await asyncio.wait({draining}, timeout=min(drain_seconds, STREAM_GRACE))
@@ -204,8 +204,8 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
-        # On only for workers of one supervisor: gRPC's default is on, and a second server on the port by mistake would
-        # silently take a part of the calls.
+        # Only for workers of one supervisor: gRPC's default is on, and a second server on the port by mistake would
+        # silently take some of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
         # Both: between the two gRPC refuses at random, and it refuses with CANCELLED, which no caller repeats.
         ("grpc.server.max_pending_requests", MAX_UNACCEPTED_CALLS),
@@ -249,7 +249,7 @@ def build_call_policy(
 def build_rate_limiter(
     settings: Settings, methods: Mapping[str, RpcMethod], deployment: Deployment
 ) -> RateLimiter | None:
-    """Build what counts the calls of this machine; None without limits. Raises ConfigError."""
+    """Build the limiter of calls on this machine; None without limits. Raises ConfigError."""
     if not settings.rate_limits.enabled:
         return None
     agents = [token.name for token in settings.auth.tokens] if settings.auth.enabled else [ANONYMOUS]
@@ -259,7 +259,7 @@ def build_rate_limiter(
 def build_shared_limiter(
     settings: RateLimitSettings, methods: Mapping[str, RpcMethod], local: RateLimiter | None
 ) -> SharedRateLimiter | None:
-    """Build what counts calls in Redis; None without limits or Redis. Raises ConfigError and MissingExtra."""
+    """Build the limiter of calls in Redis; None without limits or Redis. Raises ConfigError and MissingExtra."""
     if local is None or settings.redis is None:
         return None
     # Not loaded before it is needed: most servers share no limits.

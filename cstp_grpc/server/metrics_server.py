@@ -1,4 +1,4 @@
-"""The metrics of a process, served on an event loop of their own."""
+"""The metrics of a process, served on a separate event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class MetricsServer:
-    """Serves an endpoint on an event loop of its own, so that no call waits for it; a `BackgroundPart`."""
+    """Serves an endpoint on a separate event loop, so that no call waits for it; a `BackgroundPart`."""
 
     def __init__(self, endpoint: MetricsEndpoint) -> None:
         self._endpoint = endpoint

@@ -116,8 +116,8 @@ UNKNOWN: ServingStatus = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes without types
     """Serves grpc.health.v1.Health; `details` returns by name whether a component is healthy now.
 
-    For one event loop. Unlike gRPC's own servicer it sends nothing while it holds a lock that a change of status waits
-    for, so that a watcher that reads nothing blocks nobody.
+    For one event loop. Unlike gRPC's own servicer it does not send while it holds the lock for changes of status, so
+    that a watcher that does not read blocks nobody.
     """
 
     def __init__(self, details: Mapping[str, Callable[[], bool]]) -> None:

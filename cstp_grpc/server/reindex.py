@@ -18,12 +18,12 @@ from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.wiring.embedding import build_configured_embedder
 
 ProgressStart = Callable[[int], Callable[[int], object]]
-"""Called with the number of decisions to embed; returns what is called with the number of each batch."""
+"""Called with the number of decisions to embed; returns a function that is called with the size of each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReindexReport:
-    """The result: how many of all decisions were embedded, by which model, and whether searches use it already."""
+    """The result: the number of embedded decisions, the model, and whether searches already use it."""
 
     model: str
     embedded: int
@@ -32,13 +32,13 @@ class ReindexReport:
 
 
 def reindex_journal(settings: Settings, start_progress: ProgressStart) -> ReindexReport:
-    """Embed all decisions with the configured embedder, from where an interrupted run stopped.
+    """Embed all decisions with the configured embedder, and continue an interrupted run.
 
     Searches use the new vectors at once if no server can be using the journal, otherwise from the next start of a
     server with these settings. Raises ConfigError, WeightsMissing, UnsuitableDatabase, QueryFailed and Unavailable.
     """
     with ExitStack() as opened:
-        # Without the lock a server has the journal open; it goes on with its own embedder.
+        # Without the lock, a server has the journal open; it keeps using its own embedder.
         alone = try_lock(opened, settings)
         embedder = build_configured_embedder(settings.embedding, settings.data_dir)
         database = open_database(settings.storage_url, settings.storage.pool_size)
@@ -51,7 +51,7 @@ def reindex_journal(settings: Settings, start_progress: ProgressStart) -> Reinde
         store, change_log = SqlPreparedVectorStore(database), SqlChangeLog(database, writer)
         on_prepared = start_progress(store.count_unprepared(embedder.model))
         embedded = prepare_vectors(store, embedder, writer, change_log, on_prepared)
-        # Servers elsewhere may use a PostgreSQL database, which the lock on this machine's folder does not tell.
+        # Other machines may use a PostgreSQL database, which the lock on this machine's folder does not show.
         in_use = alone and database.is_sqlite
         if in_use:
             adopt_prepared_vectors(store, embedder.model, writer, change_log)
@@ -68,7 +68,7 @@ def try_lock(opened: ExitStack, settings: Settings) -> bool:
 
 
 def prepare_schema(database: Database, turn: ProcessWriteLock | None, *, alone: bool) -> None:
-    """Migrate the database; under a running server that has the file only check it. Raises ConfigError."""
+    """Migrate the database; while a server uses it, only check its version. Raises ConfigError."""
     if alone or not database.is_sqlite:
         migrate_database(database, turn)
     elif current_revision(database) != newest_revision():

@@ -1,8 +1,8 @@
 """Validate requests by the annotations of the contract.
 
-Nearly all are recognized as valid in a fraction of the time of a full validation. What is recognized is valid; of
-anything else, the full validation says whether it is, and what is wrong with it. So the recognition reads only
-annotations whose meaning is known for sure.
+A fast check accepts nearly all valid requests in a fraction of the time of a full validation. All other requests get
+the full validation, which reports the violations. So the fast check reads only annotations whose meaning is known for
+sure.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CLEARER_MESSAGES: Final = {
     "must not be in list [0, 7]": "must be a permission that a token can have",
     "must be at least 1 characters": "must not be empty",
 }
-"""The messages in place of those of protovalidate that speak of numbers where something is missing."""
+"""Clearer messages than protovalidate's, which describe missing values as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StructBounds:
 
 
 class FastValidator:
-    """Recognizes valid messages. Thread-safe: what is compiled at the same time is equal."""
+    """Recognizes valid messages. Thread-safe: concurrent compilations give equal results."""
 
     def __init__(self, bounds: StructBounds) -> None:
         self._bounds = bounds
@@ -76,7 +76,7 @@ class FastValidator:
         """Return a predicate of valid messages of a type."""
         found = self._compiled.get(kind)
         if found is None:
-            # Kept only when it is whole, because another thread may use it at once.
+            # Stored only when complete, because another thread may use it at once.
             found = self._compiled[kind] = MessageAcceptance(kind, self)
         return found
 
@@ -160,7 +160,7 @@ def is_valid_if_absent(field: FieldDescriptor, rules: validate_pb2.FieldRules, a
         # Messages, and scalars marked `optional`, are validated only where they are set.
         return True
     if field.is_repeated:
-        # An empty list can only be too short; and expressions may say anything of it.
+        # An empty list can only be too short, but expressions may have any effect on it.
         return set(known_fields(rules)) == {"repeated"} and not rules.repeated.min_items
     return accept(field.default_value)
 
@@ -191,7 +191,7 @@ def compile_list(sizes: Mapping[str, int], accept_item: Accept) -> Accept:
         return (
             least <= len(values) <= most
             and all(map(accept_item, values))
-            # Only scalars may be said to be unique.
+            # Only scalars may have the rule `unique`.
             and not (unique and len(set(values)) < len(values))
         )
 
@@ -241,7 +241,7 @@ def compile_text_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Acce
 
 def compile_number_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Accept:  # noqa: ARG001
     """Return a predicate of numbers within bounds."""
-    # Of two bounds that exclude each other protovalidate makes something else: values outside of them.
+    # If two bounds exclude each other, protovalidate accepts the values outside of them.
     if not set(rules) <= {"gte", "lte", "finite"} or rules.get("gte", -math.inf) > rules.get("lte", math.inf):
         return accept_nothing
     least, most = rules.get("gte", -math.inf), rules.get("lte", math.inf)
@@ -283,7 +283,7 @@ KNOWN_EXPRESSIONS: Mapping[str, Accept] = {
     # Not `match` with `$`, which in Python also matches before a line break at the end.
     "this.matches('^[!-~]{1,128}$')": lambda text: VISIBLE_ASCII.fullmatch(text) is not None,
 }
-"""The meaning of the annotations' own expressions, of those that requests of hot paths have."""
+"""The predicates for the annotations' expressions on hot paths."""
 
 
 def test_of_expression(expression: str) -> Accept:
@@ -293,7 +293,7 @@ def test_of_expression(expression: str) -> Accept:
 
 def describe_struct_flaw(struct: Struct, max_depth: int, max_values: int) -> str | None:
     """Return why a Struct is not a JSON object within bounds, or None."""
-    # A list of its own in place of recursion, which a caller could exhaust.
+    # An explicit stack in place of recursion, whose depth a caller could exhaust.
     pending: list[tuple[Struct | ListValue, int]] = [(struct, 1)]
     left = max_values
     while pending:
@@ -349,7 +349,7 @@ def count_struct_values(struct: Struct) -> int:
 
 @functools.cache
 def contract_validator() -> protovalidate.Validator:
-    """Return the validator of the annotations; what it compiles of them, it keeps for all servers of the process."""
+    """Return the validator of the annotations, whose compiled rules all servers of the process share."""
     # Imported here: a process that makes one valid call needs no full validation, and loading it takes 45 ms.
     import protovalidate
 
@@ -364,7 +364,7 @@ class RequestValidator:
         self._fast = FastValidator(self._bounds)
 
     def warm_up(self, requests: Iterable[type[Message]]) -> None:
-        """Compile the rules of message types in a thread; else the first request of each waits milliseconds for it."""
+        """Compile the rules of message types in a thread; otherwise the first request of each is slower."""
         threading.Thread(target=self._warm, args=(list(requests),), name="validation", daemon=True).start()
 
     def _warm(self, requests: Iterable[type[Message]]) -> None:

@@ -47,13 +47,13 @@ class Module:
     late_background: Sequence[BackgroundPart] = ()
     """The same, but started after the server listens, because no call waits for it."""
     begin_stop: Sequence[Callable[[], None]] = ()
-    """Called when the server begins to stop, before it waits for calls in progress. They end work that such calls do
-    not need, and waits that would not end by themselves, such as streams.
+    """Called when the server begins to stop, before it waits for calls in progress. They end work that these calls do
+    not need, and waits without an end, such as streams.
     """
     on_foreign_commit: Sequence[Callable[[], object]] = ()
     """Called in a thread after another process has written to the database."""
     on_reload: Sequence[Callable[[], object]] = ()
-    """Called when the operator asks to read files again that may change while the server runs; they return at once."""
+    """Called when the operator asks to reload files that may change while the server runs; they return at once."""
     health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     """Additional names in the health service; each returns whether its component is healthy now."""
     measures: Sequence[Measure] = ()
@@ -86,11 +86,11 @@ class SharedParts:
     writer: GroupCommitWriter
     pools: CallPools
     live_tokens: LiveTokens
-    """The tokens of agents that are made while servers run."""
+    """The tokens of agents that are created while servers run."""
     read_policy: ReadPolicy
-    """Who may read which decisions and intents."""
+    """Read permissions for decisions and intents."""
     sink: AuditSink
-    """Where modules write audit entries."""
+    """The sink for audit entries of modules."""
     observers: WorkObservers = UNOBSERVED
 
     @property

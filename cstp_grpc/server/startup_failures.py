@@ -32,7 +32,7 @@ def describe_startup_failure(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    # What could not be written at the start is Unavailable, as for callers.
+    # A failed write at the start is Unavailable, as for callers.
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, Exception) and (reason := describe_database_failure(cause)):

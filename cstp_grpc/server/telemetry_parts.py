@@ -1,4 +1,4 @@
-"""The telemetry of a server, from the settings; where they ask for nothing, nothing of it is imported."""
+"""The telemetry of a server, from the settings; disabled parts are not imported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Observes calls and the work of modules, and exports what it measures."""
+    """Observes calls and the work of modules, and exports the measurements."""
 
     call_observers: Sequence[CallObserver] = ()
     observers: WorkObservers = UNOBSERVED
@@ -37,7 +37,7 @@ class Telemetry:
     endpoint: MetricsServer | None = None
     """Serves the metrics."""
     reads_database: bool = True
-    """Whether this process reads the figures that all processes on the database would read the same."""
+    """Whether this process reads the figures that are the same for all processes on the database."""
     background: Sequence[BackgroundPart] = ()
     """Sends metrics to a collector."""
 
@@ -65,7 +65,7 @@ NO_TELEMETRY = Telemetry()
 
 
 def build_telemetry(opened: ExitStack, settings: Settings, deployment: Deployment) -> Telemetry:
-    """Build what the settings ask for; `opened` closes it. Raises ConfigError, and MissingExtra without `otel`."""
+    """Build the configured telemetry; `opened` closes it. Raises ConfigError, and MissingExtra without `otel`."""
     if not deployment.resident:
         return NO_TELEMETRY
     otlp, logs = settings.otlp, build_call_log(settings.logging)
@@ -87,7 +87,7 @@ def build_telemetry(opened: ExitStack, settings: Settings, deployment: Deploymen
     if tracing is not None:
         from cstp_grpc.server.telemetry.call_spans import CallSpans
 
-        # Traces first, since the others ask for the trace of a call.
+        # Traces first, since the others read the trace of a call.
         observers.insert(0, CallSpans(tracing))
     background: list[BackgroundPart] = []
     if sends_metrics:
@@ -132,7 +132,7 @@ def build_tracing(opened: ExitStack, settings: Settings) -> OtlpTracing | None:
 
 
 def build_endpoint(settings: MetricsSettings, deployment: Deployment, collector: Collector) -> MetricsServer | None:
-    """Build the endpoint of metrics, if they are to be fetched. Raises ConfigError."""
+    """Build the endpoint of metrics, if it is configured. Raises ConfigError."""
     if settings.port is None:
         return None
     from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort

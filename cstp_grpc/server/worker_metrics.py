@@ -1,4 +1,4 @@
-"""The metrics of several server processes, which their supervisor asks for and serves together."""
+"""The metrics of several server processes, which their supervisor collects and serves together."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 WORKER_LABEL: Final = "worker"
 SECONDS: Final = 4.0
-"""How long a worker may take. Chosen: Prometheus waits ten seconds by default, and a worker that hangs must not take
-the figures of the others away."""
+"""Time limit for a worker. Chosen: Prometheus waits ten seconds by default, and a hanging worker must not remove the
+figures of the others."""
 MAX_BYTES: Final = 16 * 1024 * 1024
 """The largest answer of a worker. Chosen: all methods, classes and statuses with all their buckets are a tenth."""
 
 
 class WorkerCollector(Collector):
-    """Fetches the metrics of all workers at once, and tells them apart by the label `worker`.
+    """Fetches the metrics of all workers at once, and distinguishes them by the label `worker`.
 
-    They are not added up: a worker that is started again begins with zero, which sums would show as a fall.
+    They are not summed: a restarted worker begins at zero, which a sum would show as a fall.
     """
 
     def __init__(self, urls: Mapping[str, str], token: str | None) -> None:
@@ -42,7 +42,7 @@ class WorkerCollector(Collector):
         self._http = HttpClient(tls_context(None, "http"), max_bytes=MAX_BYTES)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families of all workers that answer, and which do."""
+        """Yield the families of all workers that answer, and which workers answer."""
         with ThreadPoolExecutor(len(self._urls), "worker-metrics") as pool:
             answers = dict(zip(self._urls, pool.map(self._fetch, self._urls), strict=True))
         up = GaugeMetricFamily(

@@ -1,1 +1,1 @@
-"""Who calls: bearer tokens, JWTs of issuers, client certificates, and the addresses that calls come from."""
+"""The identity of callers: bearer tokens, JWTs of issuers, client certificates, and addresses."""

@@ -20,7 +20,7 @@ from cstp_grpc.server.identity.wrong_tokens import GUESSABLE_CHARACTERS, WrongTo
 from cstp_grpc.server.interceptors.admission import InboundCall
 
 if TYPE_CHECKING:
-    # Only for their types: without such callers nothing of their libraries is loaded.
+    # Only for their types: without such callers their libraries are not loaded.
     from cstp_grpc.server.identity.client_certificates import ClientCertificates
     from cstp_grpc.server.identity.jwt_tokens import JwtVerifier
 
@@ -32,7 +32,7 @@ ANONYMOUS_IDENTITY = TokenIdentity(ANONYMOUS, frozenset(Permission), DEFAULT_TEN
 
 
 class GuessingGuard:
-    """Refuses tokens from addresses that have sent too many wrong ones, as far as they could be found by trying."""
+    """Refuses guessable tokens from addresses that have sent too many wrong ones."""
 
     def __init__(self, throttle: WrongTokenThrottle, origins: CallOrigins) -> None:
         self._throttle = throttle
@@ -43,7 +43,7 @@ class GuessingGuard:
         return self._throttle.is_blocking
 
     def require_unblocked(self, call: InboundCall) -> str:
-        """Return the address of a call. Raises RateLimited if it has to wait."""
+        """Return the address of a call. Raises RateLimited if the address has to wait."""
         address = self._origins.find_address(call)
         wait = self._throttle.find_wait(address)
         if wait is not None:
@@ -51,7 +51,7 @@ class GuessingGuard:
         return address
 
     def count_wrong_token(self, call: InboundCall) -> None:
-        """Count a wrong token. Raises RateLimited if the address has to wait, which then counts nothing."""
+        """Count a wrong token. Raises RateLimited without counting if the address has to wait."""
         self._throttle.count(self.require_unblocked(call))
 
 
@@ -60,21 +60,21 @@ class Credentials:
     """The credentials beyond the tokens of the settings; each None unless it is configured."""
 
     live: LiveTokens | None = None
-    """The tokens that are made while servers run."""
+    """The tokens that are created while servers run."""
     jwt: JwtVerifier | None = None
     """The JWTs of issuers."""
     certificates: ClientCertificates | None = None
-    """Client certificates, of callers who send no token."""
+    """Client certificates, of callers without a token."""
     guard: GuessingGuard | None = None
-    """Slows down who tries tokens."""
+    """Slows down attempts to guess tokens."""
 
 
 class Authenticator:
     """Identifies callers by their bearer tokens and checks their permissions.
 
     Tokens are stored and compared as SHA-256 digests, so that neither memory nor timing discloses them. `tokens` None
-    admits everyone; `credentials` are what else identifies callers. Raises ValueError for a method without a permission
-    in the contract.
+    admits everyone; `credentials` are the other ways to identify callers. Raises ValueError for a method without a
+    permission in the contract.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Authenticator:
         guard = self._guard
         if known is not None:
             if digest in self._guessable and guard is not None and guard.is_blocking:
-                # As a wrong token would be, so that nothing is learned of it from an address that tries many.
+                # Like a wrong token, so that an address that tries many tokens learns nothing about this one.
                 guard.require_unblocked(call)
             return known
         if is_bearer:

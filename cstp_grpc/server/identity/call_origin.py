@@ -11,15 +11,15 @@ from cstp_grpc.platform.config.trusted_networks import PORT_SUFFIX, TrustedNetwo
 from cstp_grpc.server.interceptors.admission import InboundCall
 
 UNKNOWN_ADDRESS = "unknown"
-"""Stands for callers whose address gRPC does not tell."""
+"""The address of callers for which gRPC reports none."""
 IPV6_PREFIX = 64
-"""The bits of an IPv6 address that tell callers apart: one customer commonly has a whole /64 (RFC 6177)."""
+"""The bits of an IPv6 address that distinguish callers: one customer commonly has a whole /64 (RFC 6177)."""
 
 
 class CallOrigins:
-    """Finds out from where calls come.
+    """Finds the origin of calls.
 
-    A bridge with the key is believed, and so are proxies in trusted networks.
+    A bridge with the key is trusted, and so are proxies in trusted networks.
     """
 
     def __init__(self, bridge_key: str | None, trusted: TrustedNetworks) -> None:
@@ -34,13 +34,13 @@ class CallOrigins:
         return hmac.compare_digest(sent.encode(), self._bridge_key)
 
     def find_address(self, call: InboundCall) -> str:
-        """Return the address that wrong tokens of a call count for; of IPv6 its /64."""
+        """Return the address for which wrong tokens of a call count; for IPv6 its /64."""
         peer = parse_peer(call.context.peer())
         sent = call.metadata.get(FORWARDED_FOR_METADATA_KEY)
-        # A header that was sent several times has only its last value here, which the nearest proxy has added.
+        # Of a repeated header, only the last value is here, which the nearest proxy has added.
         forwarded = sent.split(",") if isinstance(sent, str) else []
         if self.is_from_bridge(call):
-            # It has judged by its own settings which of the addresses is the caller's.
+            # The bridge has chosen the caller's address by its own settings.
             found = parse_ip(forwarded[-1].strip()) if forwarded else None
             client = str(found) if found is not None else peer
         else:

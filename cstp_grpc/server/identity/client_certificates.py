@@ -1,4 +1,4 @@
-"""Callers who are known by their client certificates, which TLS has verified."""
+"""Callers that are identified by their client certificates, which TLS has verified."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cstp_grpc.server.interceptors.admission import InboundCall
 PEM_PROPERTY: Final = "x509_pem_cert"
 """The property of gRPC's authentication context that has the peer's certificate."""
 MAX_KNOWN: Final = 1024
-"""Certificates whose agents are remembered."""
+"""Maximum number of certificates whose agents are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ClientCertificates:
         self._agents = agents
         self._origins = origins
         self._clock = clock
-        # By digests; what is in it was verified by TLS, so that strangers push nothing out.
+        # By digests; TLS has verified its certificates, so that strangers cannot evict entries.
         self._known: LRUCache[bytes, KnownCertificate] = LRUCache(MAX_KNOWN)
 
     def find(self, call: InboundCall) -> KnownCertificate | None:
@@ -76,14 +76,14 @@ class ClientCertificates:
         return known if known.identity is not None and known.is_valid(self._clock()) else None
 
     def still_valid(self, known: KnownCertificate) -> Callable[[], bool]:
-        """Return a function that returns whether a certificate has not expired."""
+        """Return a function that reports whether a certificate has not expired."""
         return partial(self._is_current, known)
 
     def _is_current(self, known: KnownCertificate) -> bool:
         return known.is_valid(self._clock())
 
     def _find_shown(self, call: InboundCall) -> bytes | None:
-        """Return the certificate that a caller showed, in PEM or DER."""
+        """Return the certificate that a caller presented, in PEM or DER."""
         if self._origins.is_from_bridge(call):
             sent = call.metadata.get(CERTIFICATE_METADATA_KEY)
             if not isinstance(sent, str) or CERTIFICATE_METADATA_KEY in call.repeated_keys:
@@ -92,7 +92,7 @@ class ClientCertificates:
                 return base64.b64decode(sent, altchars=b"-_", validate=True)
             except binascii.Error:
                 return None
-        # Security: whoever calls for others shows its own certificate, which must not become theirs.
+        # Security: a proxy for other callers presents its own certificate, which must not identify them.
         if BRIDGE_KEY_METADATA_KEY in call.metadata or FORWARDED_FOR_METADATA_KEY in call.metadata:
             return None
         return next(iter(call.context.auth_context().get(PEM_PROPERTY, ())), None)
@@ -112,7 +112,7 @@ class ClientCertificates:
             or (agent.dns is not None and agent.dns in names)
             or (agent.common_name is not None and [agent.common_name] == common)
         ]
-        # Fail closed: of a certificate with the names of two agents nobody can say whose it is.
+        # Fail closed: a certificate with the names of two agents is ambiguous.
         return KnownCertificate(
             found[0] if len(found) == 1 else None,
             read.not_valid_before_utc.timestamp(),

@@ -1,4 +1,4 @@
-"""Callers who are known by JWTs: their signature, issuer, audience and times, and the agent that their claims name."""
+"""Callers that are identified by JWTs: signature, issuer, audience and times, and the agent that the claims name."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cstp_grpc.core.tokens.model import TokenIdentity, is_name
 from cstp_grpc.server.identity.signing_keys import SigningKeys
 
 MAX_CHARACTERS: Final = 8192
-"""Longest JWT that is looked at; gRPC takes no more metadata by default."""
+"""Maximum length of a JWT; gRPC accepts no more metadata by default."""
 MAX_VERIFIED: Final = 4096
-"""Verified tokens that are remembered. Chosen: more than agents call at a time, and some megabytes."""
+"""Maximum number of verified tokens in the cache. Chosen: more than agents call at a time, and some megabytes."""
 SCOPE_PREFIX: Final = "cstp:"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimMapping:
-    """Which claims say who an agent is and what it may do."""
+    """The claims with an agent's identity and permissions."""
 
     agent: str
     agent_prefix: str
@@ -51,7 +51,7 @@ class ClaimMapping:
 
 
 DEFAULT_SCOPES: Final = {SCOPE_PREFIX + permission: frozenset({permission}) for permission in Permission}
-"""What scopes permit where the settings say nothing: `cstp:query`."""
+"""The default permissions of scopes: `cstp:query` grants `query`."""
 
 
 def find_claim(claims: Mapping[str, Any], path: str) -> object:
@@ -68,7 +68,7 @@ def find_claim(claims: Mapping[str, Any], path: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class JwtIssuer:
-    """An issuer: what its tokens must say, and its keys."""
+    """An issuer: the requirements for its tokens, and its keys."""
 
     name: str
     audience: Sequence[str]
@@ -82,7 +82,7 @@ class JwtIssuer:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedJwt:
-    """The agent of a JWT, its expiry, and by which keys of its issuer it was verified."""
+    """The agent of a JWT, its expiry, and the version of the issuer's keys that verified it."""
 
     identity: TokenIdentity
     expires_at: float
@@ -109,13 +109,13 @@ class JwtVerifier:
         self._names = NameIndex(tenants)
         self._wake = wake
         self._clock = clock
-        # Only what was verified is remembered, so that wrong tokens push nothing out.
+        # Only verified tokens are cached, so that wrong tokens cannot evict entries.
         self._verified: LRUCache[bytes, VerifiedJwt] = LRUCache(MAX_VERIFIED)
 
     def find(self, token: str, digest: bytes) -> VerifiedJwt | None:
-        """Return whom a JWT with this digest identifies; None if it is none that is accepted.
+        """Return the agent of a JWT with this digest; None if the token is not an accepted JWT.
 
-        Raises Unavailable while the keys of its issuer are not known.
+        Raises Unavailable while the keys of its issuer are unknown.
         """
         known = self._verified.get(digest)
         if known is None or known.generation != known.issuer.keys.generation:
@@ -132,7 +132,7 @@ class JwtVerifier:
         return self._clock() < verified.expires_at
 
     def still_valid(self, verified: VerifiedJwt) -> Callable[[], bool]:
-        """Return a function that returns whether a JWT has not expired."""
+        """Return a function that reports whether a JWT has not expired."""
         return partial(self.is_current, verified)
 
     def _verify(self, token: str) -> VerifiedJwt | None:
@@ -149,7 +149,7 @@ class JwtVerifier:
         # Security: extensions that must be understood (RFC 7515, section 4.1.11) are not; nor are keys in the token.
         if issuer is None or "crit" in header or "b64" in header or not isinstance(key_id, str | None):
             return None
-        # Strangers choose what is there: a list or an object could not even be looked for.
+        # Strangers choose the value: a list or an object could not even be looked up.
         if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
             return None
         keys = issuer.keys.find(key_id, algorithm)
@@ -185,7 +185,7 @@ class JwtVerifier:
         if identity is None:
             return None
         configured = self._tenants.get(identity.name)
-        # Security: else whoever is given names by the issuer could be given that of an agent with more to say.
+        # Security: otherwise an issuer could name a caller like an agent with more permissions.
         if configured is None and self._names.find_lookalike(identity.name) is not None:
             return None
         if configured is not None and (identity.name not in issuer.configured_agents or configured != identity.tenant):
@@ -193,12 +193,12 @@ class JwtVerifier:
         try:
             ends_at = float(claims["exp"]) + issuer.leeway
         except OverflowError:
-            # A whole number of hundreds of digits is one for the library.
+            # The library accepts whole numbers with hundreds of digits.
             return None
         return VerifiedJwt(identity, ends_at, issuer, generation)
 
     def _request_keys(self, issuer: JwtIssuer) -> bool:
-        """Have the keys of an issuer read again soon; return False if they were a moment ago."""
+        """Request a refresh of an issuer's keys; return False if they were read a moment ago."""
         wanted = issuer.keys.request_refresh()
         if wanted:
             self._wake()

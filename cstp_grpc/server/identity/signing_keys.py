@@ -24,15 +24,15 @@ FETCH_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 10.0
 """The least time between two requests for the keys of an issuer, whatever tokens strangers send."""
 STALE_SECONDS: Final = 86_400.0
-"""How long keys are used without the issuer confirming them. Chosen: an issuer may be away for a day, and a key that it
-withdrew must not be good for ever."""
+"""Seconds for which keys are used without confirmation by the issuer. Chosen: an issuer may be unreachable for a day,
+and a withdrawn key must not stay valid forever."""
 MIN_RSA_BITS: Final = 2048
 """NIST SP 800-131A disallows shorter ones."""
 KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})
-"""Those with public keys. Security: a shared secret (`oct`) in a public document is none."""
+"""The key types with public keys. Security: a shared secret (`oct`) in a public document is not secret."""
 
 Keys = Mapping[tuple[str | None, str], Sequence[jwt.PyJWK]]
-"""The keys by their ids and algorithms; those without an id, and all of an algorithm, are under None."""
+"""The keys by id and algorithm; keys without an id, and all keys of an algorithm, are under None."""
 
 
 KeySource = Callable[[], bytes]
@@ -66,21 +66,21 @@ class SigningKeys:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the issuer has confirmed the keys lately enough for them to be used."""
+        """Whether the issuer has confirmed the keys recently enough to use them."""
         return self._confirmed_at is not None and self.clock() - self._confirmed_at <= STALE_SECONDS
 
     def find(self, key_id: str | None, algorithm: str) -> Sequence[jwt.PyJWK]:
         return self.keys.get((key_id, algorithm), ())
 
     def request_refresh(self) -> bool:
-        """Ask for the keys to be read again soon; return False if they were read a moment ago."""
+        """Request a refresh of the keys; return False if they were read a moment ago."""
         if self._asked_at is not None and self.clock() - self._asked_at < RETRY_SECONDS:
             return False
         self._wanted = True
         return True
 
     def refresh_if_due(self) -> None:
-        """Read the keys if that is due or wanted; failures are logged once, and the keys before stay."""
+        """Read the keys if that is due or requested; failures are logged once, and the previous keys stay."""
         now = self.clock()
         asked = self._asked_at
         pause = RETRY_SECONDS if self._wanted or self._failing else self.refresh_seconds
@@ -107,7 +107,7 @@ class SigningKeys:
                 if isinstance(key_id, str):
                     keys.setdefault((key_id, key.algorithm_name), []).append(key)
         self.keys = keys
-        # What was verified by the keys before is verified anew: one of them may have been withdrawn.
+        # Tokens that the previous keys verified are verified again: a key may have been withdrawn.
         self.generation += 1
 
 
@@ -116,7 +116,7 @@ def parse_key_set(
 ) -> Mapping[str, tuple[dict[str, Any], Sequence[jwt.PyJWK]]]:
     """Return the usable keys of a JWK set, each with its document and for each algorithm that it may be used with.
 
-    Keys for other purposes or algorithms, and such that are too weak, are left out. Raises ValueError if it is no set.
+    Keys for other purposes or algorithms, and weak keys, are left out. Raises ValueError for other documents.
     """
     try:
         document = json.loads(content)
@@ -124,7 +124,7 @@ def parse_key_set(
         raise ValueError("it is nested too deeply") from error
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list) or len(listed) > MAX_KEYS:
-        raise ValueError("it is no JWK set")
+        raise ValueError("it is not a JWK set")
     found = {}
     for each in listed:
         if isinstance(each, dict) and is_for_signatures(each):
@@ -144,12 +144,12 @@ def is_for_signatures(document: Mapping[str, Any]) -> bool:
 
 
 def build_key(document: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a key for an algorithm; None if it is for another one, or too weak."""
+    """Return a key for an algorithm; None if the key is for another algorithm, or too weak."""
     if document.get("alg") not in (None, algorithm):
         return None
     try:
         key = jwt.PyJWK(document, algorithm=algorithm)
-        # A key of another type may be built without complaint; preparing it finds that.
+        # A key of another type can be built; only preparing it fails.
         key.Algorithm.prepare_key(key.key)
     except (jwt.PyJWTError, ValueError, TypeError):
         return None

@@ -11,16 +11,16 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 MAX_ADDRESSES: Final = 10_000
-"""How many addresses are remembered; beyond them the one that was seen longest ago is forgotten. Chosen: a few
-megabytes."""
+"""Maximum number of addresses; above it the least recently seen address is dropped. Chosen: a few megabytes of
+memory."""
 LOG_SECONDS: Final = 60.0
-"""Least time between two log lines, whose number strangers would decide otherwise."""
+"""Minimum time between two log lines, so that strangers cannot flood the log."""
 GUESSABLE_CHARACTERS: Final = 24
-"""Tokens with fewer characters may be found by trying. Chosen: 24 random characters of base64 have 144 bits."""
+"""Shorter tokens can be guessed. Chosen: 24 random characters of base64 have 144 bits."""
 
 
 class WrongTokenThrottle:
-    """Counts wrong tokens of each address, of which `most` are checked at once and then one each `seconds / most`.
+    """Counts wrong tokens by address: `most` are checked at once, then one every `seconds / most`.
 
     It keeps a number for each address and waits for nothing. For one event loop.
     """
@@ -37,13 +37,13 @@ class WrongTokenThrottle:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether any address may have to wait, so that nothing need be looked up while none does."""
+        """Whether any address may have to wait; otherwise callers can skip the look-up."""
         return self._blocked_until > 0 and self._blocked_until > self._clock()
 
     def find_wait(self, address: str) -> float | None:
         """Return the seconds until a wrong token of an address is checked again; None if one is checked now."""
         wait = self._clear_at.get(address, 0.0) + self._interval - self._seconds - self._clock()
-        # The next token would count one interval more, for which there must be room.
+        # The next token would count one more interval, which must still fit.
         return wait if wait > 0 else None
 
     def count(self, address: str) -> None:

@@ -24,7 +24,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class RateLimitState:
-    """A limit of calls in a moving window, and how much of it a caller has left."""
+    """A limit of calls in a moving window, and the number of calls that a caller has left."""
 
     limit: int
     remaining: int
@@ -53,15 +53,15 @@ class InboundCall:
     """The keys that were sent more than once; `metadata` has the last value of each."""
     agent: str | None = None
     is_still_valid: Callable[[], bool] | None = None
-    """Tells whether the credential would still be accepted; None for one that holds as long as the process."""
+    """Returns whether the credential is still accepted; None for a credential that is valid as long as the process."""
     rate_limit: RateLimitState | None = None
-    """The rate limit that it counted for; None if it was not counted."""
+    """The state of the rate limit after the call was counted; None if it was not counted."""
     span: object | None = None
-    """The span that a tracer has begun for it."""
+    """The span of the call."""
     trace_id: str | None = None
-    """The trace of its span, 32 hexadecimal digits; None if none is recorded."""
+    """The trace of its span, 32 hexadecimal digits; None if the call is not recorded."""
     started: float = 0.0
-    """When it began, in seconds of `time.perf_counter`; 0 where nobody observes calls."""
+    """Start time, in seconds of `time.perf_counter`; 0 without observers of calls."""
 
 
 AdmissionStep: TypeAlias = Callable[[InboundCall], None]
@@ -148,7 +148,7 @@ class CallsInProgress:
         if count:
             self._counts[agent] = count
         else:
-            # Otherwise the dict would keep an entry for each agent that ever called.
+            # Otherwise the dict would keep an entry for every agent that ever called.
             del self._counts[agent]
         if self._idle and not self._total:
             self._idle.set()

@@ -1,8 +1,8 @@
-"""Load shedding: while calls that agents wait for before they act are late, calls that can wait are refused.
+"""Load shedding: while urgent calls are late, for which agents wait before they act, deferrable calls are refused.
 
-grpc.aio hands over one call after another, whatever it asks for, so no call can overtake others that were sent before
-it. What can be kept short is the time between two of them: an admitted search computes for milliseconds and competes
-for the interpreter's lock, where a refusal takes a few hundred microseconds.
+grpc.aio delivers calls one after another, so no call can overtake earlier ones. Only the time between two calls can
+be kept short: an admitted search computes for milliseconds and competes for the interpreter's lock, while a refusal
+takes a few hundred microseconds.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ DEFERRABLE_METHODS: Final = frozenset(
 URGENT_METHODS: Final = frozenset(
     {"cstp.checkGuardrails", "cstp.batchCheckGuardrails", "cstp.announceIntent", "cstp.preAction"}
 )
-"""The methods that agents wait for before they act. Calls of others are neither refused nor a reason to refuse."""
+"""The methods for which agents wait before they act. Calls of all others are neither refused nor a reason to refuse."""
 
 PASSES: Final = 6
-"""Passes of the event loop of which the delay is measured: about those that a check takes from its acceptance to its
-judgement."""
+"""Passes of the event loop whose delay is measured: about as many as a check takes from its acceptance to its
+verdict."""
 LATE_SECONDS: Final = 0.0004
 """Mean delay of PASSES from which urgent calls are late. Measured on two cores: 0.05 to 0.1 ms idle, 0.2 to 0.5 ms with
 1 000 refusals a second, 1.1 ms and more once searches are admitted with them."""
 WINDOW_SECONDS: Final = 0.1
-"""How often it is decided how many deferrable calls to admit. Chosen: some ten searches end within it."""
+"""Length of a window, in which a number of deferrable calls is admitted. Chosen: about ten searches end within it."""
 LEAST_ADMITTED: Final = 0.1
-"""Deferrable calls that are admitted in a window at least: one a second, so that none of them waits for ever."""
+"""Minimum number of deferrable calls admitted in a window: one a second, so that none of them waits forever."""
 URGENT_SECONDS: Final = 60.0
-"""How long after an urgent call others are expected. Chosen: agents work on a step for seconds to minutes."""
+"""Time after an urgent call in which others are expected. Chosen: agents work on a step for seconds to minutes."""
 CALM_SECONDS: Final = 2.0
-"""How long no call must have been refused until shedding ends. Chosen: four times RETRY_SECONDS, when those that were
-refused come back."""
+"""Time without refusals after which shedding ends. Chosen: four times RETRY_SECONDS, after which refused calls
+return."""
 RETRY_SECONDS: Final = 0.5
 """Retry delay for refused calls."""
 
@@ -82,7 +82,7 @@ class LoadShedder:
         self._delays = 0.0
         self._measured = 0
         self.shed_count = 0
-        """How many calls were refused."""
+        """The number of refused calls."""
 
     def note_urgent(self) -> None:
         self._urgent_at = self._clock()
@@ -117,7 +117,7 @@ class LoadShedder:
 
     def _begin_window(self, now: float) -> None:
         """Choose the rate of the next window by the delays of the last: half of the admitted calls if it was late."""
-        # A window that no call has looked at for long says nothing about now.
+        # A window without calls for a long time does not describe the current load.
         is_recent = now - self._window_began < 2 * WINDOW_SECONDS
         is_late = is_recent and (not self._measured or self._delays > LATE_SECONDS * self._measured)
         if is_late and now - self._urgent_at < URGENT_SECONDS:
@@ -126,7 +126,7 @@ class LoadShedder:
             self._rate = max(self._admitted / 2, LEAST_ADMITTED)
         elif self._rate is not None:
             self._rate = None if now - self._refused_at > CALM_SECONDS else self._rate * 1.1 + LEAST_ADMITTED
-        # What a window did not use is not added to the next, except for the fraction of a call.
+        # Unused calls of a window are not added to the next, except for the fraction of a call.
         self._credit = min(self._credit, 1.0) + (self._rate or 0.0)
         self._window_began, self._admitted, self._delays, self._measured = now, 0, 0.0, 0
 

@@ -32,12 +32,12 @@ RETRY_PAUSE: Final = 0.00005
 
 
 UNCOUNTED_SECONDS: Final = 1e9
-"""Age of the times in new memory, which are zero, when the machine starts: longer than windows are, and little enough
-that doubles of it tell microseconds apart."""
+"""Age of the times in new memory, which are zero, when the machine starts: longer than any window, and small enough
+that doubles distinguish microseconds."""
 
 
 def machine_seconds() -> float:
-    """Return a time that all processes of this machine share, and that goes on evenly when its clock is set."""
+    """Return a time that all processes of this machine share, and that is unaffected by changes of the clock."""
     return UNCOUNTED_SECONDS + time.monotonic()
 
 
@@ -100,7 +100,7 @@ class MovingWindows:
 
     def usage(self, start: int, most: int, seconds: float) -> tuple[int, float]:
         """Return how many calls a window holds, and the seconds until it holds fewer; 0 for an empty one."""
-        # Without the locks: what is read while another call is counted may be of before or after it, and is only told.
+        # Without the locks: a value read while another call is counted may be older or newer, and is only reported.
         values, now = self._values, self._clock()
         # The ring is in order from its oldest time on, and so are its two parts.
         begin, end = start + 1, start + 1 + most
@@ -126,9 +126,9 @@ class MovingWindows:
         return False
 
     def claim_slot(self, start: int, count: int, tag: int) -> tuple[int, bool]:
-        """Return which of `count` slots from the offset `start` belongs to a tag, and whether it is its own for good.
+        """Return the slot of a tag, of `count` slots from the offset `start`, and whether no other tag shares it.
 
-        A tag takes the first free slot behind where it points, for as long as the memory lasts; if none is free or
+        A tag takes the first free slot from its position on, for the lifetime of the memory; if no slot is free or
         another process does not release the slots, it shares one with others.
         """
         assert tag, "a free slot is 0"
@@ -169,7 +169,7 @@ MIN_WAIT = 0.001
 
 
 def parse_rate(rate: str) -> tuple[int, int]:
-    """Return how many a rate such as `20/minute` allows in how many seconds."""
+    """Return the number of calls and the seconds of a rate such as `20/minute`."""
     from limits import parse
 
     limit = parse(rate)
@@ -189,10 +189,10 @@ class RateWindow:
 
 
 MAX_OTHER_AGENTS: Final = 512
-"""How many agents that the settings do not name have windows of their own; more of them share some. Chosen: the memory
-of windows is used only once there are calls, and agents beyond that are still limited."""
+"""Number of agents outside the settings that have their own windows; further agents share windows. Chosen: windows use
+memory only once there are calls, and further agents are still limited."""
 MAX_OTHER_BYTES: Final = 2**28
-"""Addresses that their windows may take, for rates that need long ones. Chosen: 256 MiB fits everywhere."""
+"""Maximum address space for their windows, for rates that need long windows. Chosen: 256 MiB fits everywhere."""
 MIN_OTHER_AGENTS: Final = 16
 TAG_BYTES: Final = 6
 """Bytes of the digest by which an agent's slot is known; a double holds 48 bits exactly."""
@@ -223,7 +223,7 @@ class RateLimiter:
     def __init__(
         self, settings: RateLimitSettings, methods: Collection[str], agents: Iterable[str], memory: int | None = None
     ) -> None:
-        # Not loaded before it is needed: without rate limits nothing of it is.
+        # Not loaded before it is needed: servers without rate limits do not need it.
         from limits import parse
 
         limits = method_limits(settings, methods)
@@ -247,7 +247,7 @@ class RateLimiter:
         self._windows = MovingWindows(size + self._others * (1 + self._agent_values), memory)
 
     def __call__(self, call: InboundCall, further: int = 0) -> None:
-        """Count the call, or the `further` calls as which it counts too. Raises RateLimited with the time to wait."""
+        """Count the call, or the `further` calls that its size adds. Raises RateLimited with the time to wait."""
         method, agent = call.method.name, call.agent
         assert agent is not None, "authentication comes before"
         window = self._methods[method]
@@ -259,7 +259,7 @@ class RateLimiter:
             self._take(call, "calls of all agents", self._overall, self._overall.start, further)
 
     def _take(self, call: InboundCall, what: str, window: RateWindow, start: int, further: int) -> None:
-        """Count the call in a window, and report how much of it is left. Raises RateLimited."""
+        """Count the call in a window, and report the calls that are left. Raises RateLimited."""
         wait = self._windows.take(start, window.most, window.seconds, count_within(window.most, further))
         count, reset_seconds = self._windows.usage(start, window.most, window.seconds)
         report_rate_limit(call, RateLimitState(window.most, window.most - count, reset_seconds, window.seconds))
@@ -277,16 +277,16 @@ class RateLimiter:
 
 
 def report_rate_limit(call: InboundCall, state: RateLimitState) -> None:
-    """Have the answer to a call tell a limit, unless it tells one already of which less is left."""
+    """Report a limit in the answer to a call, unless it already reports a limit with fewer calls left."""
     if call.rate_limit is not None and call.rate_limit.remaining <= state.remaining:
         return
     call.rate_limit = state
-    # This takes the place of what was set when the call began.
+    # This replaces the metadata that was set when the call began.
     call.context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id), *state.to_metadata()))
 
 
 def count_within(most: int, further: int) -> int:
-    """Return how many calls to count in a window: the call itself, or those that it counts as too, as far as they fit.
+    """Return the number of calls to count in a window: the call, or the calls that its size adds, as far as they fit.
 
     A call that alone exceeds a limit is admitted if nothing else was counted.
     """

@@ -1,7 +1,7 @@
 """Rate limits that several servers share in Redis.
 
-While Redis does not answer, each server counts by itself or refuses, as the settings say. No call waits longer than
-they allow, and none goes unlimited.
+While Redis does not answer, each server counts by itself or refuses, by the settings. They also bound how long a call
+waits, and every call is limited.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 16
-"""Connections to Redis of a process; calls beyond wait for one as long as they may wait for an answer. Chosen: a round
-trip takes less than a millisecond, so that these carry more calls than a process answers."""
+"""Connections of a process to Redis; further calls wait for one as long as for an answer. Chosen: a round trip takes
+less than a millisecond, so that the connections carry more calls than a process answers."""
 RETRY_SECONDS: Final = 1.0
-"""How long after a failure Redis is asked again, by one call. Chosen: a restarted Redis is in use after a second."""
+"""Seconds after a failure until one call asks Redis again. Chosen: a restarted Redis is in use after a second."""
 LOST_REDIS: Final = "Redis does not answer, so rate limits are not shared"
 OVERALL: Final = "all"
-"""The name of the window of all agents; those of agents have two parts."""
+"""The name of the window of all agents; the names of agents' windows have two parts."""
 
 
 class SharedRateLimiter:
@@ -64,7 +64,7 @@ class SharedRateLimiter:
                 max_connections=MAX_CONNECTIONS,
                 timeout=shared.timeout_seconds,
                 socket_connect_timeout=shared.timeout_seconds,
-                # Once, and at once: a connection of the pool may be one that a restarted Redis no longer knows.
+                # Once, and immediately: a restarted Redis does not know old connections of the pool.
                 retry=Retry(NoBackoff(), 1),
             )
         except ValueError as error:
@@ -92,16 +92,16 @@ class SharedRateLimiter:
             logger.warning("%s", error.message)
 
     async def admit(self, call: InboundCall, further: int = 0) -> None:
-        """Count the call, or the `further` calls as which it counts too.
+        """Count the call, or the `further` calls that its size adds.
 
-        Raises RateLimited, and Unavailable if it cannot be counted and may not go uncounted.
+        Raises RateLimited, and Unavailable if the call cannot be counted and the settings refuse it.
         """
         if self._lost_until is not None:
             now = time.monotonic()
             if now < self._lost_until:
                 self._admit_without_redis(call, further)
                 return
-            # This call asks; those that come meanwhile do not wait for what becomes of it.
+            # This call asks; calls that arrive meanwhile do not wait for the result.
             self._lost_until = now + RETRY_SECONDS
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):

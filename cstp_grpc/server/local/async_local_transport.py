@@ -1,4 +1,4 @@
-"""The transport of an asynchronous client that calls no server, for any event loop."""
+"""The transport of an asynchronous client without a server, for any event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An agent without a server: the modules on a data folder, called through the same handlers as over gRPC.
 
-Several processes may use a folder at once, as workers of one server do: they write in turns, and look before each call
-whether others have written. A server wants the folder for itself.
+Several processes may use a folder at once, as workers of one server do: they write in turns, and check before each call
+whether others have written. A server needs the folder for itself.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from cstp_grpc.server.server_module import Module, SharedParts
 T = TypeVar("T")
 
 LOCK_WAIT_SECONDS: Final = 0.5
-"""How long to wait for a process that has the folder for itself. Chosen: a server that stops needs less, and while one
-runs, the wait only delays the error."""
+"""How long to wait for a process that has the folder for itself. Chosen: a stopping server needs less, and while a
+server runs, the wait only delays the error."""
 
 
 class LocalIdentity:
-    """Lets every call in as one agent with every permission: with the folder, its files can be changed anyway."""
+    """Admits every call as one agent with every permission: access to the folder already allows changing its files."""
 
     def __init__(self, agent: str, tenant: str) -> None:
         self._agent = agent
@@ -58,10 +58,10 @@ class LocalIdentity:
 
 
 class ForeignCommitCheck:
-    """Looks before each call whether the journal has changed, and has what is in memory read again.
+    """Checks before each call whether the journal has changed, and refreshes the data in memory.
 
-    In place of a thread that looks all the time. For one event loop. A process of a newer version may have migrated the
-    journal meanwhile, which ends the use of it by this one.
+    It replaces a thread that polls. For one event loop. A process of a newer version may have migrated the journal
+    meanwhile, after which this process cannot use it.
     """
 
     def __init__(self, database: Database, version: DatabaseVersion, listeners: Sequence[Callable[[], object]]) -> None:
@@ -100,7 +100,7 @@ class LocalAgent:
         QueryFailed.
         """
         forbid_telemetry()
-        # Held to hand work to the event loop, which takes none once it is closed.
+        # Held to submit work to the event loop, which accepts none once it is closed.
         self._lock = threading.Lock()
         self._closed = False
         self._max_bytes = settings.grpc.max_message_bytes
@@ -201,13 +201,13 @@ def open_modules(
     version = DatabaseVersion(shared.database)
     opened.callback(version.close)
     foreign_commits: list[Callable[[], object]] = []
-    # Before the modules read anything, so that what is committed meanwhile is noticed by the first call.
+    # Before the modules read anything, so that the first call notices commits made meanwhile.
     check = ForeignCommitCheck(shared.database, version, foreign_commits)
     modules = build_modules(shared, inputs, is_public)
     foreign_commits += [listener for module in modules for listener in module.on_foreign_commit]
     for part in (part for module in modules for part in module.background):
-        # None is started: there is no time in which they could work. Stopping stores what they hold, such as the counts
-        # of refused calls.
+        # None is started, since the process may end after one call. Stopping stores their data, such as the counts of
+        # refused calls.
         opened.callback(part.stop)
     identity = LocalIdentity(agent, tenant_of_agent(settings, agent))
     return shared, modules, replace(inputs.policy, admission=[refuse_expired, identity, check])

@@ -21,7 +21,7 @@ TrailingMetadata = Sequence[tuple[str, str | bytes]]
 
 
 class LocalCallFailed(grpc.RpcError):
-    """A call that its handler has ended with a status; read as one that failed over gRPC."""
+    """A call that its handler ended with a status; handled like a call that failed over gRPC."""
 
     def __init__(self, status: RichStatus) -> None:
         super().__init__(status.details)
@@ -58,11 +58,11 @@ class LocalCallContext:
         """The responses of a stream that were not read yet."""
 
     def invocation_metadata(self) -> TrailingMetadata:
-        """Return no metadata: there is no token, and the request id is made by the handler."""
+        """Return no metadata: there is no token, and the handler creates the request id."""
         return ()
 
     def set_trailing_metadata(self, metadata: TrailingMetadata) -> None:
-        """Do nothing: an error's status repeats what is in there."""
+        """Do nothing: an error's status repeats this metadata."""
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline, or None without one."""
@@ -141,5 +141,5 @@ class LocalStream:
     def _finish(self, running: asyncio.Task[None]) -> None:
         self._context.finish()
         if not running.cancelled():
-            # Looked at, because asyncio complains of errors that nobody has seen: who does not read on has none.
+            # Retrieved, because asyncio logs exceptions that were never retrieved, and the reader may have stopped.
             running.exception()

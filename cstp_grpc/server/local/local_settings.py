@@ -37,8 +37,8 @@ def read_local_settings(target: str, config: str | Path | None) -> Settings:
 
 
 def reduce_to_local(settings: Settings) -> Settings:
-    """Return the settings without what needs a server, other agents or a child process."""
-    # Without a server nobody has a token, and a person only says who they are.
+    """Return the settings without features that need a server, other agents or a child process."""
+    # Without a server nobody has a token, and persons only state their names.
     where = "--local" if settings.storage.url else f"--agent {shlex.quote(f'local:{settings.data_dir.absolute()}')}"
     grant = f"{shlex.quote(command_path())} approvals grant {{id}} {where} --as {APPROVER}"
     instructions = settings.approvals.instructions or grant

@@ -1,4 +1,4 @@
-"""The transport of a client that calls no server: calls on a data folder, answered within the process."""
+"""The transport of a client without a server: calls on a data folder, answered within the process."""
 
 from __future__ import annotations
 

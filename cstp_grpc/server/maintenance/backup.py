@@ -1,7 +1,7 @@
 """Backups of a journal, written while servers use it.
 
-A backup is a folder: a manifest, the database as one file, and the files of the data folder that nothing can make
-again. It gets its name when all of it is on disk, so that a folder of that name is a whole backup.
+A backup is a folder: a manifest, the database as one file, and the files of the data folder that cannot be rebuilt. It
+gets its name when all of it is on disk, so that a folder with that name is a complete backup.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ FILES_FOLDER: Final = "files"
 """The folder of a backup with files of the data folder."""
 
 UNFINISHED: Final = ".unfinished"
-"""The suffix of a backup until it is whole."""
+"""The suffix of an incomplete backup."""
 STAGED: Final = ".restoring"
-"""The suffix of a file that is about to take the place of another."""
+"""The suffix of a file that is about to replace another."""
 
 REBUILT_FOLDERS: Final = frozenset({INDEX_FOLDER, CONVERTED_FOLDER})
 REBUILT_FILES: Final = frozenset({"lock", RULEBOOK_COPY})
 REBUILT_SUFFIXES: Final = (".db", *LOG_SUFFIXES, ".lock", ".log", ".next", ".writing", STAGED, UNFINISHED)
-"""What a server makes again by itself, locks, logs, and databases, of which the journal is saved by other means."""
+"""Files that are not copied: a server rebuilds them, or they are locks or logs; the journal is saved separately."""
 
 CHUNK_BYTES: Final = 1 << 20
 
 ProgressStart = Callable[[str, int], Callable[[int], object]]
-"""Called with what is about to be done and in how many bytes; returns what is called with the bytes done since."""
+"""Called with the name and the bytes of the next step; returns a function that is called with the bytes done."""
 
 DatabaseKind = Literal["sqlite", "postgresql"]
 
@@ -92,7 +92,7 @@ class BackupManifest:
 def write_backup(
     settings: Settings, folder: Path, created_at: datetime, start_progress: ProgressStart
 ) -> BackupManifest:
-    """Write a backup into a new folder, whoever uses the journal meanwhile, and check that it can be restored.
+    """Write a backup into a new folder while the journal may be in use, and check that it can be restored.
 
     Raises SnapshotFailed, UnsuitableDatabase and OSError, and SQLAlchemyError if the database does not respond.
     """
@@ -105,7 +105,7 @@ def write_backup(
     # One that was interrupted; a second command that writes it at this moment fails, and leaves no whole backup.
     if unfinished.exists():
         shutil.rmtree(unfinished)
-    # It holds what agents wrote, and credentials of theirs.
+    # It contains the data and the credentials of agents.
     unfinished.mkdir(mode=0o700, parents=True)
     kind, migration, rows = save_database(settings, unfinished, start_progress)
     saved = [DATABASE_FILES[kind], *save_files(settings.data_dir, unfinished)]
@@ -134,7 +134,7 @@ def save_database(
 
 
 def save_files(data_dir: Path, folder: Path) -> Iterator[str]:
-    """Copy what else belongs to a data folder into a backup, and yield the paths within the backup."""
+    """Copy the other files of a data folder into a backup, and yield the paths within the backup."""
     for path in sorted(data_dir.rglob("*")):
         relative = path.relative_to(data_dir)
         if path.is_symlink() or not path.is_file() or is_rebuilt(relative):
@@ -147,7 +147,7 @@ def save_files(data_dir: Path, folder: Path) -> Iterator[str]:
 
 
 def is_rebuilt(path: Path) -> bool:
-    """Return whether a server makes a file of its data folder again by itself, or the journal is saved by it."""
+    """Return whether a server rebuilds a file of its data folder, or the file belongs to the journal."""
     return path.parts[0] in REBUILT_FOLDERS or path.name in REBUILT_FILES or path.name.endswith(REBUILT_SUFFIXES)
 
 
@@ -208,7 +208,7 @@ def hash_file(path: Path, on_progress: Callable[[int], object]) -> str:
 
 
 def since_last_report(advance: Callable[[int], object]) -> Callable[[int], object]:
-    """Return a function that takes totals and passes on by how much they grew."""
+    """Return a function that takes totals and passes on their growth."""
     reached = 0
 
     def report(total: int) -> None:

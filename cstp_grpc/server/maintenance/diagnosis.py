@@ -1,4 +1,4 @@
-"""Checks of what a server needs, each of which says what is wrong and what to do; nothing is changed."""
+"""Checks of a server's requirements, each with its findings and advice; nothing is changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cstp_grpc.server.wiring.identity import build_key_source
 
 
 class DiagnosisStatus(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -62,23 +62,23 @@ LEAST_FREE_BYTES: Final = 100 << 20
 """Free space below which writes may fail any moment; SQLite's log alone grows to 64 MB."""
 SYNC_TRIES: Final = 5
 SLOW_SYNC_SECONDS: Final = 0.05
-"""A slower disk makes every answer wait that long. Chosen: ten times what a disk of today takes."""
+"""Every answer waits for the disk. Chosen: ten times as slow as a current disk."""
 LARGE_LOG_BYTES: Final = 512 << 20
-"""A log that is not taken over into the database, since something reads an old state all the time."""
+"""Size of a log that is not moved into the database, since a reader keeps an old state open."""
 CLOCK_SECONDS: Final = 1.0
-"""Chosen: leases and claims last for seconds, of which this is noticed."""
+"""Chosen: leases and claims last for seconds, so that this difference matters."""
 FEW_CONNECTIONS: Final = 10
 MANY_UNINDEXED: Final = 10_000
-"""Changes that an index lacks. Chosen: it takes them over in seconds where it works."""
+"""Changes that an index lacks. Chosen: a working index processes them within seconds."""
 EXPIRY_DAYS: Final = 21.0
-"""Chosen: authorities that renew by themselves do so 30 days before the end."""
+"""Chosen: authorities with automatic renewal renew 30 days before the end."""
 CHROMA_SECONDS: Final = 5.0
 
 SECONDS_OF_DAY: Final = 86_400
 
 
 def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosis]:
-    """Return the findings of a check; one that cannot be done is an error of its own."""
+    """Return the findings of a check; a check that fails is an error itself."""
     findings: list[Diagnosis] = []
     try:
         findings.extend(check())
@@ -98,7 +98,7 @@ def check_disk(data_dir: Path, free_space: Callable[[Path], int] = measure_free_
     """Check that the data folder can be written, durably and in reasonable time, and has space left."""
     folder = data_dir
     if not folder.exists():
-        # What a server would create it in.
+        # The folder in which a server would create it.
         folder = next(parent for parent in folder.absolute().parents if parent.exists())
         yield Diagnosis("disk", OK, f"{data_dir} does not exist yet; a server creates it")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -123,7 +123,7 @@ def check_disk(data_dir: Path, free_space: Callable[[Path], int] = measure_free_
 
 
 def measure_sync(folder: Path) -> float:
-    """Return the median of the seconds that a small write takes to be on disk."""
+    """Return the median of the seconds that a small durable write takes."""
     taken = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(SYNC_TRIES):
@@ -136,7 +136,7 @@ def measure_sync(folder: Path) -> float:
 
 
 def check_database(settings: Settings, now: datetime, *, thorough: bool) -> Iterator[Diagnosis]:
-    """Check the database, and by what it tells the clock and the index."""
+    """Check the database, and with its data the clock and the index."""
     url = parse_database_url(settings.storage_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         yield Diagnosis("database", OK, f"{url.database} does not exist yet; a server creates it")
@@ -244,7 +244,7 @@ def check_issuers(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
-    """Check that there is the model of the embedder; one of another provider than `minilm` embeds a text."""
+    """Check that the model of the embedder exists; providers other than `minilm` embed a text."""
     wanted = settings.embedding
     if wanted.provider != "minilm":
         try:
@@ -254,7 +254,7 @@ def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
             return
     else:
         try:
-            # The files are only looked for: to load them may convert them into the data folder.
+            # Only the existence of the files is checked: loading may convert them into the data folder.
             find_model_files(wanted.model_path, download=False)
         except WeightsMissing:
             if wanted.model_path is not None or not wanted.download:
@@ -276,7 +276,7 @@ def is_served(data_dir: Path) -> bool:
 
 
 def check_certificates(settings: Settings, now: datetime) -> Iterator[Diagnosis]:
-    """Check when the certificates end that the settings name, and those of the authorities."""
+    """Check the expiry of the configured certificates, and of the authorities."""
     found = False
     for setting, path, taken_over in certificate_files(settings):
         found = True
@@ -292,7 +292,7 @@ def check_certificates(settings: Settings, now: datetime) -> Iterator[Diagnosis]
 
 
 def certificate_files(settings: Settings) -> Iterator[tuple[str, Path, bool]]:
-    """Yield the files with certificates that the settings name, each with its setting and whether it is read again."""
+    """Yield the configured certificate files, each with its setting and whether servers reload it."""
     served = (
         ("grpc.tls", settings.grpc.tls),
         ("server.tls", settings.server.tls),
@@ -319,7 +319,7 @@ def certificate_files(settings: Settings) -> Iterator[tuple[str, Path, bool]]:
 def judge_expiry(
     setting: str, path: Path, certificates: Sequence[x509.Certificate], now: datetime, *, taken_over: bool
 ) -> Diagnosis:
-    """Judge when the first of the certificates in a file ends; servers may take a new file over by themselves."""
+    """Check the earliest expiry among the certificates in a file; `taken_over` means that servers reload the file."""
     ends = min(each.not_valid_after_utc for each in certificates)
     days = (ends - now).total_seconds() / SECONDS_OF_DAY
     message = f"{setting}: {path} ends on {ends:%Y-%m-%d}"

@@ -21,5 +21,5 @@ TABLE_MODULES: Final[Sequence[ModuleType]] = (audit, decisions, intents, approva
 
 
 def journal_tables() -> Tables:
-    """Return all tables, each after those that it refers to."""
+    """Return all tables, each after the tables that it references."""
     return find_tables(TABLE_MODULES)

@@ -1,4 +1,4 @@
-"""Restores of backups: checked before anything is replaced, and only where no server is."""
+"""Restores of backups: checked before anything is replaced, and only without a running server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cstp_grpc.server.maintenance.journal_tables import journal_tables
 
 
 def check_backup(settings: Settings, folder: Path, start_progress: ProgressStart) -> BackupManifest:
-    """Check that a backup is whole and could be restored by this version, and write nothing. Raises SnapshotFailed."""
+    """Check that a backup is complete and fits this version, and write nothing. Raises SnapshotFailed."""
     manifest = read_backup(folder, start_progress)
     saved = folder / DATABASE_FILES[manifest.database]
     if manifest.database == "sqlite":
@@ -47,9 +47,9 @@ def check_backup(settings: Settings, folder: Path, start_progress: ProgressStart
 
 
 def restore_backup(settings: Settings, folder: Path, start_progress: ProgressStart, *, force: bool) -> BackupManifest:
-    """Check a backup, and put it in the place of what the settings name, while no server uses that.
+    """Check a backup, and replace the configured database and files with it, while no server uses them.
 
-    Without `force` nothing is replaced. If it is killed, it can be repeated. Raises SnapshotFailed, AlreadyRunning,
+    Without `force` nothing is overwritten. A killed restore can be repeated. Raises SnapshotFailed, AlreadyRunning,
     UnsuitableDatabase and OSError, and SQLAlchemyError if the database does not respond.
     """
     manifest = read_backup(folder, start_progress)
@@ -63,7 +63,7 @@ def restore_backup(settings: Settings, folder: Path, start_progress: ProgressSta
         if not force and (present := next(find_replaced(settings, database, manifest), None)) is not None:
             raise SnapshotFailed(f"{present}: exists already; --force replaces it")
         try:
-            # A disk that is full is noticed before the database is replaced.
+            # A full disk is noticed before the database is replaced.
             stage_files(settings.data_dir, folder, manifest)
             if database.path is not None:
                 restore_sqlite(settings, database.path, folder, manifest)
@@ -84,16 +84,16 @@ def find_replaced(settings: Settings, database: Database, manifest: BackupManife
 
 
 def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: BackupManifest) -> None:
-    """Put the snapshot of a backup in the place of a database."""
+    """Replace a database with the snapshot of a backup."""
     staged = staged_path(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # That of a restore which was killed would be rolled back into the copy, whose pages are others.
+    # The SQLite log of a killed restore would be rolled back into the copy, which has other pages.
     remove_sqlite_logs(staged)
     try:
         staged.unlink(missing_ok=True)
         staged.touch(mode=0o600)
         shutil.copyfile(folder / DATABASE_FILES["sqlite"], staged)
-        # The copy and not the backup: it is what servers will read.
+        # The copy and not the backup, since servers will read the copy.
         check_rows(staged, manifest)
         rename_journal(staged)
         remove_index(settings)
@@ -111,7 +111,7 @@ def restore_postgresql(
     *,
     force: bool,
 ) -> None:
-    """Replace the contents of a database by the dump of a backup."""
+    """Replace the contents of a database with the dump of a backup."""
     dump, tools = folder / DATABASE_FILES["postgresql"], postgresql_tools(database)
     check_postgresql_dump(tools, dump, manifest.migration)
     remove_index(settings)
@@ -121,8 +121,8 @@ def restore_postgresql(
 
 
 def remove_index(settings: Settings) -> None:
-    """Remove the index of the journal that is about to be replaced; a server makes it again from the new one."""
-    # Before the journal: killed in between, a server builds it again. An index that stays would be taken for that of
+    """Remove the index of the journal that is about to be replaced; a server rebuilds it from the new journal."""
+    # Before the journal: after a kill in between, a server rebuilds the index. A remaining index would be used for
     # the new journal.
     folder = settings.data_dir / INDEX_FOLDER
     if folder.exists():
@@ -130,12 +130,12 @@ def remove_index(settings: Settings) -> None:
 
 
 def stage_files(data_dir: Path, folder: Path, manifest: BackupManifest) -> None:
-    """Write the files of a backup into the data folder, each beside the one whose place it is to take."""
+    """Write the files of a backup into the data folder, each next to the file that it will replace."""
     for relative, saved in data_files(manifest):
         target = data_dir / relative
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         staged = staged_path(target)
-        # Not that of an earlier attempt, whose permissions may be wider while the content is written.
+        # Not the file of an earlier attempt, whose permissions may be wider while the content is written.
         staged.unlink(missing_ok=True)
         staged.touch(mode=0o600)
         shutil.copyfile(folder / saved.path, staged)
@@ -144,7 +144,7 @@ def stage_files(data_dir: Path, folder: Path, manifest: BackupManifest) -> None:
 
 
 def replace_files(data_dir: Path, manifest: BackupManifest) -> None:
-    """Let the files of a backup take their places in the data folder, each in one step."""
+    """Move the files of a backup to their places in the data folder, each in one step."""
     for relative, _ in data_files(manifest):
         target = data_dir / relative
         staged_path(target).replace(target)
@@ -152,14 +152,14 @@ def replace_files(data_dir: Path, manifest: BackupManifest) -> None:
 
 
 def discard_files(data_dir: Path, manifest: BackupManifest) -> None:
-    """Remove files of a backup that did not take their places."""
+    """Remove files of a backup that were not moved to their places."""
     for relative, _ in data_files(manifest):
         if (staged := staged_path(data_dir / relative)).is_file():
             staged.unlink()
 
 
 def staged_path(path: Path) -> Path:
-    """Return the path at which a file is written that is about to take the place of another."""
+    """Return the path for a file that is about to replace another."""
     return path.with_name(path.name + STAGED)
 
 
@@ -171,7 +171,7 @@ def data_files(manifest: BackupManifest) -> Iterator[tuple[Path, SavedFile]]:
 
 
 def check_rows(snapshot: Path, manifest: BackupManifest) -> None:
-    """Check that a snapshot is sound and has the rows that the manifest counts. Raises SnapshotFailed."""
+    """Check that a snapshot is intact and has the rows that the manifest counts. Raises SnapshotFailed."""
     migration, rows = check_sqlite_snapshot(snapshot)
     if migration != manifest.migration or rows != manifest.rows:
         raise SnapshotFailed(f"{snapshot}: has not what the manifest of the backup says")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CallSpans:
     """Records a span for each call; fulfils `CallObserver`.
 
-    It must be told first of a call, so that others find its trace.
+    It must be the first observer, so that others find the trace of a call.
     """
 
     def __init__(self, tracing: OtlpTracing) -> None:

@@ -32,8 +32,8 @@ JOB_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Jobs in a transaction, of which the writer takes at most 128."""
 ROW_BUCKETS: Final = (10, 100, 1000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 MAX_RULE_SETS: Final = 3
-"""Versions of the rule set whose figures are kept. Chosen: rules that are edited all day must not fill the memory, and
-two follow each other while workers load new ones."""
+"""Number of versions of the rule set whose figures are kept. Chosen: rules that are edited all day must not fill the
+memory, and two versions are in use while workers load new rules."""
 
 
 class CallInstruments:
@@ -65,7 +65,7 @@ class CallInstruments:
 
 
 class VerdictInstruments:
-    """Counts verdicts and what fired, by the version of the rules; fulfils `VerdictObserver`."""
+    """Counts verdicts and matched guardrails, by the version of the rules; fulfils `VerdictObserver`."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._spans = instruments.spans
@@ -76,7 +76,7 @@ class VerdictInstruments:
         )
         self._firings = instruments.counter(
             "cstp_guardrail_firings",
-            "Guardrails that matched an action, by what came of it: block, approve, warn or dryrun.",
+            "Guardrails that matched an action, by effect: block, approve, warn or dryrun.",
             ("rule", "effect", "rule_set"),
         )
         self._errors = instruments.counter(
@@ -87,7 +87,7 @@ class VerdictInstruments:
         self._failures = instruments.counter(
             "cstp_guardrail_judgement_failures", "Actions on which there was no verdict at all."
         )
-        # Guards what is below. Actions are judged on the event loop and, in batches, on threads.
+        # Guards the fields below. Actions are evaluated on the event loop and, in batches, on threads.
         self._lock = threading.Lock()
         self._children: dict[tuple[str, str], Counter] = {}
         self._rule_sets: list[str] = []
@@ -243,7 +243,7 @@ class MeasuredAuditSink:
 
 
 class MeasuredEmbedder:
-    """An embedder that counts texts and measures computations; those that the cache answers take no time."""
+    """An embedder that counts texts and measures computations; answers from the cache take no time."""
 
     def __init__(self, inner: Embedder, instruments: Instruments) -> None:
         self._inner = inner

@@ -25,9 +25,9 @@ from cstp_grpc.server.wiring.decisions import build_watch_limits, build_watcher_
 logger = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = 5.0
-"""How often expired requests are looked for. Chosen: checks notice an expiry by themselves; this tells watchers."""
+"""Interval of the search for expired requests. Chosen: checks notice an expiry themselves; this notifies watchers."""
 REMOVAL_SECONDS = 600.0
-"""How often old requests are looked for. Chosen: they are kept for days, so minutes do not matter."""
+"""Interval of the search for old requests. Chosen: they are kept for days, so minutes do not matter."""
 
 
 def build_approvals_module(
@@ -40,7 +40,7 @@ def build_approvals_module(
     settings, clock, writer = shared.settings.approvals, shared.clock, shared.writer
     auth = shared.settings.auth
     if shared.deployment.resident:
-        # Without a server nobody has a token, and whoever acts may grant approvals.
+        # Without a server nobody has a token, and every user may grant approvals.
         warn_of_missing_approvers(rules.current, auth)
         rules.follow(lambda loaded: warn_of_missing_approvers(loaded, auth))
     store = SqlApprovalStore(shared.database)
@@ -77,20 +77,20 @@ def build_approvals_module(
 
 
 def warn_of_missing_approvers(rules: LoadedRules, auth: AuthSettings) -> None:
-    """Log which guardrails of rules that are loaded ask for approvals that nobody can grant."""
+    """Log the loaded guardrails that require approvals that nobody can grant."""
     for problem in find_missing_approvers(rules.rule_set, auth):
         logger.warning("%s", problem)
 
 
 def find_missing_approvers(rule_set: RuleSet, auth: AuthSettings) -> Iterator[str]:
-    """Yield a sentence for each guardrail that asks for an approval that no token can grant."""
+    """Yield a sentence for each guardrail that requires an approval that no token can grant."""
     asking = [
         each
         for each in rule_set.guardrails
         if each.severity is Severity.APPROVE and each.enforcement is Enforcement.ENFORCE
     ]
     if auth.jwt:
-        # Whom an issuer permits to approve, it alone knows.
+        # Only the issuer knows who may approve.
         return
     able = {token.name for token in auth.tokens if Permission.APPROVE in token.permissions}
     able |= {each.name for each in auth.certificates if Permission.APPROVE in each.permissions}

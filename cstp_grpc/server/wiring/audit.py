@@ -42,8 +42,7 @@ def build_audit_module(
     trail = SqlAuditTrail(shared.database, shared.writer, settings.judged_content, chain)
     servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
     if not settings.enabled:
-        # The servicer stays: what was recorded before can still be listed. Only refused calls are not recorded any
-        # more.
+        # The servicer stays: earlier entries can still be listed. Only refused calls are no longer recorded.
         return Module(servicers=servicers), NullAuditSink()
     # Stopped in reverse, so that the last checkpoint signs the last counts.
     background: list[BackgroundPart] = [] if checkpointer is None else [checkpointer]
@@ -54,7 +53,7 @@ def build_audit_module(
 
 
 def build_checkpointer(shared: SharedParts) -> Checkpointer:
-    """Build what signs checkpoints. Raises ConfigError if the configured key cannot be used."""
+    """Build the signer of checkpoints. Raises ConfigError if the configured key cannot be used."""
     settings = shared.settings.audit
     load_key = signing_key_loader(shared.settings)
     if settings.signing_key_file is not None:

@@ -24,7 +24,7 @@ from cstp_grpc.server.server_module import Module, SharedParts
 logger = logging.getLogger(__name__)
 
 REMOVAL_SECONDS = 300.0
-"""How often expired citations are looked for; they do nothing any more, so nothing hurries."""
+"""Interval of the search for expired citations, which have no effect, so that their removal is not urgent."""
 
 
 def read_callback_urls(settings: Settings) -> UrlAllowList:
@@ -42,7 +42,7 @@ def build_callbacks_module(
     notifications = WebhookDelivery(
         store,
         CallbackBuilder(store, decisions, allowed, settings.agent.name),
-        # The URL is judged by the allow list when the request is built; here only where its host leads.
+        # The allow list checks the URL when the request is built; here only the addresses of its host are checked.
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
         shared.sink,
         clock,

@@ -48,10 +48,10 @@ from cstp_grpc.server.server_module import Module, SharedParts
 logger = logging.getLogger(__name__)
 
 RETENTION_SECONDS: Final = 600.0
-"""Interval between looks for expired decisions: retention is in days, so minutes do not matter."""
+"""Interval of the search for expired decisions: retention is in days, so minutes do not matter."""
 REMOVAL_BATCH: Final = 50
-"""Decisions that one transaction removes at most, each with its reviews, vectors and links. Chosen: other writes wait
-for it."""
+"""Maximum number of decisions that one transaction removes, each with its reviews, vectors and links. Chosen: other
+writes wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def build_decisions_module(
         loader.load()
     index = build_index(shared, store, change_log, matrix)
     if index is None and shared.deployment.resident:
-        # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
+        # Without an index nothing reads the log. An index that is configured later is built from the journal.
         change_log.clear()
     tokens = RevisionTokens(store.identity())
     storage, run_blocking = settings.storage, shared.pools[PoolName.OTHERS].run
@@ -104,7 +104,7 @@ def build_decisions_module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
         late_background=[PassageRefresher(store, journal, embedder.model), *indexes, *build_retention(shared, journal)],
         begin_stop=[feed.close, *(each.begin_stop for each in indexes)],
-        # The feed after the matrix: who is told of a change finds it by a search.
+        # The feed after the matrix: a watcher that is notified of a change finds it by a search.
         on_foreign_commit=[
             matrix_sync.refresh if shared.deployment.resident else loader.note_foreign_commit,
             feed.check_for_new,
@@ -131,7 +131,7 @@ def build_search_measures(
         return [rows]
 
     def read_lag() -> Readings:
-        # While it is not ready it has no revision: `index_ready` tells, and a lag of nothing would mislead.
+        # Until it is ready it has no revision: `index_ready` reports that, and a lag of 0 would mislead.
         reached = index.ready_revision
         return {} if reached is None else {(): max(store.newest_revision() - reached, 0)}
 
@@ -160,9 +160,9 @@ def build_journal(
     records: ConfidenceRecords,
     feed: JournalFeed,
 ) -> Journal:
-    """Build the journal, whose commits the matrix, the observer and the feed are told."""
+    """Build the journal, which notifies the matrix, the observer and the feed of commits."""
 
-    # The feed last: who is told of a change finds it by a search.
+    # The feed last: a watcher that is notified of a change finds it by a search.
     def apply_changes(rows: Sequence[IndexRow]) -> None:
         matrix.apply(rows)
         records.note_changes(row.agent for row in rows)
@@ -186,7 +186,7 @@ def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
         return []
 
     def remove_batch() -> bool:
-        # Nodes stay as long as the Intent Layer says them; it would only copy them again.
+        # Nodes stay as long as the Intent Layer has them; it would only copy them again.
         old = RemovalFilter(except_agent=INTENT_LAYER_AGENT, unchanged_since=shared.clock() - timedelta(days=days))
         agent = shared.settings.agent.name
         return journal.remove(old, REMOVAL_BATCH, "expired", agent, "") == REMOVAL_BATCH
@@ -206,7 +206,7 @@ def build_watch_limits(storage: StorageSettings) -> WatchLimits:
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:
-    # Also peers without a token in the settings: they may have one that was made while servers run.
+    # Also peers without a token in the settings: they may have one that was created while servers run.
     named = [peer.name for peer in settings.federation.peers]
     peers = [*named, *(token.name for token in settings.auth.tokens if token.peer)]
     share = settings.federation.share

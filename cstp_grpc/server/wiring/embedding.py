@@ -75,7 +75,7 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
     """Return the configured embedder with its cache.
 
     Raises WeightsMissing if the model files of `minilm` are found nowhere, and ConfigError if those of `onnx` do not
-    fit. An endpoint is not asked yet. The vectors of models that are not known here are centred, so that scores mean
+    fit. An endpoint is not called yet. The vectors of models that are unknown here are centred, so that scores mean
     the same.
     """
     match settings.provider:
@@ -102,9 +102,9 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
 
 
 def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Return the configured embedder, which loads its model when the first text is embedded if that takes long.
+    """Return the configured embedder, which loads a slow model only when the first text is embedded.
 
-    What is wrong with the model files of `minilm` is found then, as QueryFailed. Raises ConfigError.
+    Faults in the model files of `minilm` are reported then, as QueryFailed. Raises ConfigError.
     """
     if settings.provider != "minilm":
         # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
@@ -113,7 +113,7 @@ def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder
     def load() -> Embedder:
         threads = EmbeddingThreads(settings.threads, settings.batch_threads)
         try:
-            # Several processes may use the folder, and converting weights removes what another one has not finished.
+            # Several processes may use the folder, and converting weights removes the unfinished files of others.
             with hold_file_lock(data_dir / MODEL_LOCK):
                 return load_minilm(settings.model_path, settings.download, threads, data_dir)
         except WeightsMissing as error:
@@ -123,7 +123,7 @@ def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder
 
 
 def build_http_embedder(settings: EmbeddingSettings) -> Embedder:
-    """Return the embedder that asks the configured endpoint."""
+    """Return the embedder that calls the configured endpoint."""
     from cstp_grpc.client.http_client import HttpClient
     from cstp_grpc.client.retry import Retrier, RetryPolicy
     from cstp_grpc.client.tls import tls_context

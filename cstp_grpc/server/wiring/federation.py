@@ -49,7 +49,7 @@ def build_federation_module(
 
 
 def build_peer_measures(peers: Sequence[Peer]) -> list[Measure]:
-    """Build the figures of the peers, which are as many as are configured."""
+    """Build the figures of the configured peers."""
 
     def read_breakers() -> Readings:
         return {(peer.name, state.value): peer.breaker_state is state for peer in peers for state in BreakerState}
@@ -69,7 +69,7 @@ def build_peer_measures(peers: Sequence[Peer]) -> list[Measure]:
 
 
 def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy:
-    """Build the policy of which calls ask which peers, from the settings."""
+    """Build the policy that chooses the peers of a call, from the settings."""
     by_default = settings.default_for
     return PeerPolicy(
         peers,

@@ -1,4 +1,4 @@
-"""Wiring of guardrails: the rules in force, what loads them again, and their own service."""
+"""Wiring of guardrails: the rules in force, their reload, and their own service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULEBOOK_HEALTH = "rulebooks"
 
 @dataclass(frozen=True, slots=True)
 class RuleParts:
-    """The rules in force, and what replaces them when their files change."""
+    """The rules in force, and the part that replaces them when their files change."""
 
     in_force: RulesInForce
     reloader: RulebookReloader
@@ -52,7 +52,7 @@ def open_rules(
 def load_first_rules(loader: RuleLoader, copy: RulebookCopy | None) -> LoadedRules:
     """Load the rules with which a server begins. Raises RulebookError.
 
-    A worker that starts again while the files are invalid begins with those that workers loaded last.
+    A worker that restarts while the files are invalid begins with the rules that workers loaded last.
     """
     try:
         loaded = loader.load(*read_rulebooks(loader.path))

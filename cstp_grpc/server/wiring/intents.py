@@ -151,7 +151,7 @@ def build_intent_service_module(
         late_background=[retention, *build_intent_retention(shared, intents)],
         servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
         begin_stop=[feed.close],
-        # Announcements notify nobody themselves, since they must not wait for watchers.
+        # Announcements do not notify watchers themselves, since they must not wait for them.
         on_foreign_commit=[recent.refresh, feed.notify],
         measures=[build_watcher_measure("intents", feed)],
     )
@@ -173,6 +173,6 @@ def build_recent_intents(shared: SharedParts) -> RecentIntents:
     """Build the shared intents of the last day from the database. Raises QueryFailed."""
     store, embedder = SqlSharedIntentStore(shared.database), shared.embedder
     recent = RecentIntents(store, embedder.model, embedder.dimensions, shared.clock)
-    # Before the server listens, so that the first announcement is told of them.
+    # Before the server listens, so that the first announcement includes them.
     recent.refresh()
     return recent

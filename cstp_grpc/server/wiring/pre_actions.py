@@ -14,7 +14,7 @@ def build_pre_actions_module(
     shared: SharedParts, announcer: IntentAnnouncer, local: Announcements, journal: Journal
 ) -> Module:
     """Build the service that announces and records at once; `announcer` is the servicer of the protocol's methods."""
-    # The threads of all that records, so that those of checks stay free.
+    # The threads for recording calls, so that the threads of checks stay free.
     pool, stores_content = shared.pools[PoolName.OTHERS], shared.settings.cstp.intent.store_received
     servicer = PreActionService(announcer, local, journal, pool, stores_content=stores_content)
     return Module(servicers=[(pre_actions_pb2_grpc.add_PreActionServiceServicer_to_server, servicer)])

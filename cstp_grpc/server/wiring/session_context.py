@@ -9,7 +9,7 @@ from cstp_grpc.server.server_module import Module, SharedParts
 
 
 def build_session_context_module(shared: SharedParts, sources: SessionSources) -> Module:
-    """Build the service that tells agents what they should know when they start."""
+    """Build the service that gives agents their context at the start of a session."""
     servicer = SessionContextService(SessionContextReader(sources, shared.sink, shared.clock))
     registration = (session_context_pb2_grpc.add_SessionContextServiceServicer_to_server, servicer)
     return Module(servicers=[registration])

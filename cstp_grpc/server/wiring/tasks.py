@@ -34,7 +34,7 @@ from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
 logger = logging.getLogger(__name__)
 
 REMOVAL_SECONDS = 60.0
-"""How often expired tasks are looked for; nobody sees them any more, so nothing hurries."""
+"""Interval of the search for expired tasks, which are invisible, so that their removal is not urgent."""
 
 
 def render_a2a_task(task: Task, push_format: PushFormat) -> bytes | None:
@@ -46,12 +46,12 @@ def render_a2a_task(task: Task, push_format: PushFormat) -> bytes | None:
 
 
 def read_push_urls(settings: Settings) -> UrlAllowList:
-    """Return the URLs that may be notified wherever they lead. Raises ConfigError."""
+    """Return the URLs that may be notified at any address. Raises ConfigError."""
     return parse_allow_list(settings.a2a.push.allow, "a2a.push.allow")
 
 
 def build_tasks_module(shared: SharedParts, allowed: UrlAllowList, is_permitted_ip: Callable[[str], bool]) -> Module:
-    """Build the storage of A2A tasks; `allowed` are URLs that may be notified wherever they lead."""
+    """Build the storage of A2A tasks; `allowed` are URLs that may be notified at any address."""
     a2a = shared.settings.a2a
     store = SqlTaskStore(shared.database)
     addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=a2a.push.allow_loopback)
@@ -96,7 +96,7 @@ def build_push_notifications(shared: SharedParts, addresses: PushUrlPolicy, task
         "push",
         logger,
         "the owners of tasks are not notified",
-        # Without other servers nobody else queues notifications, and `wake` tells of our own.
+        # Without other servers nobody else queues notifications, and `wake` reports our own.
         refresh_seconds=settings.storage.refresh_seconds if shared.database_is_shared else None,
         reading=database.background_snapshot,
     )

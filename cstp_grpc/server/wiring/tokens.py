@@ -1,4 +1,4 @@
-"""Wiring of the tokens that are made while servers run."""
+"""Wiring of the tokens that are created while servers run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cstp_grpc.server.server_module import Module, SharedParts
 logger = logging.getLogger(__name__)
 
 RETENTION_SECONDS: Final = 600.0
-"""How often tokens are looked for that ended long ago."""
+"""Interval of the search for tokens that ended long ago."""
 REMOVAL_BATCH: Final = 200
 """Tokens removed in one transaction. Chosen: other writes wait for it."""
 
 
 def build_tokens_module(shared: SharedParts) -> Module:
-    """Build the administration of tokens, and what has this server accept those that other processes make."""
+    """Build the administration of tokens, and the part that accepts tokens created by other processes."""
     auth, live = shared.settings.auth, shared.live_tokens
     store = SqlTokenStore(shared.database)
     follower = TokenFollower(
