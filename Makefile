@@ -104,6 +104,7 @@ check-others:
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
 	$(BIN)/python scripts/rpc_docs.py --check
 	$(BIN)/python scripts/claude_plugin.py --check
+	$(BIN)/python scripts/check_prose.py
 	$(WITH_GO) check
 	$(BIN)/cstp context validate --strict --without-history
 
