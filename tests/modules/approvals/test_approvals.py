@@ -223,9 +223,9 @@ def test_nobody_decides_on_what_a_peer_asks_for_them(kit: ApprovalKit, name: str
     asked = kit.check(replace(ACTION, agent="friend"), on_behalf_of=name).approval
     assert asked is not None
     for decide in (kit.reviewer.deny, kit.reviewer.revoke):
-        with pytest.raises(PermissionDenied, match="their own"):
+        with pytest.raises(PermissionDenied, match="your own request"):
             decide(asked.id, BOB, None)
-    with pytest.raises(PermissionDenied, match="their own"):
+    with pytest.raises(PermissionDenied, match="your own request"):
         kit.reviewer.grant(asked.id, BOB, None, None)
     assert kit.reviewer.grant(asked.id, CAROL, None, None).status is ApprovalStatus.GRANTED
 
