@@ -23,7 +23,7 @@ export interface Announcement {
   readonly context?: string | undefined;
   /** The category of the decision. */
   readonly category?: string | undefined;
-  /** What is at risk; medium when absent. */
+  /** Stakes of the action. [default: medium] */
   readonly stakes?: Stakes | undefined;
   /** How sure the agent is, 0 to 1; it is recorded, so that calibration can compare it with the outcome. */
   readonly confidence?: number | undefined;
@@ -101,7 +101,7 @@ export class Blocked extends Error {
     this.suggestions = response.suggestions;
   }
 
-  /** Whether nothing but the approval of a person is missing. */
+  /** Whether only the approval of a person is missing. */
   get approvable(): boolean {
     return needsApprovalAlone(this.response);
   }
@@ -260,7 +260,7 @@ export function isAllowed({ guardrailStatus: verdict }: AnnounceIntentResponse):
   return verdict !== undefined && verdict.allowed && verdict.violations.length === 0;
 }
 
-/** Whether nothing but the approval of a person is missing. */
+/** Whether only the approval of a person is missing. */
 export function needsApprovalAlone({ guardrailStatus: verdict }: AnnounceIntentResponse): boolean {
   return (
     verdict !== undefined &&
