@@ -31,12 +31,12 @@ def test_checking_a_document_fails_if_a_figure_is_worse(
     assert ("WORSE   checks/50-rules.p50: 3 x, accepted 2 x" in capsys.readouterr().out) is bool(code)
 
 
-def test_the_table_of_aims_is_printed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_aims_is_printed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path / "now.json", 2.0)
     assert command.main(["--from", str(tmp_path / "now.json"), "--aims"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines
-    assert all(line.startswith("|") for line in lines)
+    assert all(line.startswith("- ") for line in lines)
 
 
 def test_a_document_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_nothing_of_a_malformed_request_is_logged(bridge: Client, caplog: pytest
         assert answer.startswith(b"HTTP/1.0 400")
         assert answer.endswith(b"400: Bad Request\n")
         assert b"\r\nServer: cstp\r\n" in answer
-        wait_until(lambda: "no HTTP" in caplog.text, "it is logged that there was one")
+        wait_until(lambda: "is not HTTP" in caplog.text, "it is logged that there was one")
     assert TOKEN not in caplog.text
     assert "Traceback" not in caplog.text
 

@@ -31,7 +31,7 @@ def test_every_setting_is_described_with_its_variable(invoke: Invoke) -> None:
     )
     assert {key.partition(".")[0].partition("[")[0] for key in described} == {*Settings.model_fields}
     assert len(described) > 200
-    assert [key for key, text in described.items() if not re.search(r"\w\n\nType: \w|\.\n\nType: ", text)] == []
+    assert [key for key, text in described.items() if not re.search(r"[\w.\]]\n\nType: ", text)] == []
     assert described["grpc.port"].endswith(
         "\n\nType: whole number, 0 to 65535. Default: `50051`. Environment: `CSTP_GRPC__PORT`."
     )
