@@ -121,7 +121,8 @@ def test_a_hanging_server_is_replaced(journal: IndexedJournal, monkeypatch: pyte
         hurried.setattr(chroma_index, "QUERY_SECONDS", 0.3)
         os.kill(first, signal.SIGSTOP)
         assert journal.found(PARROTS) == [PARROTS]
-        wait_until(lambda: ended(first), "the child is ended")
+        # A request of the feeder that is in progress waits longer than a query.
+        wait_until(lambda: ended(first), "the child is ended", chroma_index.FEED_SECONDS + 30)
     journal.wait_for("ready")
     assert journal.proposals(PARROTS, 1) == [PARROTS]
 
