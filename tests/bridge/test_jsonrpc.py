@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bridge import jsonrpc
 from bridge.call_errors import DETAIL, error_codes
 from cstp_grpc.contract.errors import CstpError, NotFound
+from tests.named_case import named_case
 
 MAX_BATCH = 5
 LIMIT_OF_PYTHON = "9" * 5000
@@ -31,9 +32,8 @@ def refused(content: bytes) -> CstpError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    "call_id",
-    [
+def test_ids_come_back_as_they_were_sent() -> None:
+    for call_id in [
         "null",
         "0",
         "-0",
@@ -53,14 +53,13 @@ def refused(content: bytes) -> CstpError:
         '"\\u0000"',
         '"\\ud800"',
         '"\\ud834\\udd1e"',
-    ],
-)
-def test_ids_come_back_as_they_were_sent(call_id: str) -> None:
-    call = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
-    assert isinstance(call, jsonrpc.JsonRpcRequest)
-    assert call.id == call_id
-    content = jsonrpc.encode_utf8(jsonrpc.encode_result(call.id, {"x": "y"}))
-    assert content == f'{{"jsonrpc":"2.0","id":{call_id},"result":{{"x":"y"}}}}'.encode()
+    ]:
+        with named_case(call_id):
+            call = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
+            assert isinstance(call, jsonrpc.JsonRpcRequest)
+            assert call.id == call_id
+            content = jsonrpc.encode_utf8(jsonrpc.encode_result(call.id, {"x": "y"}))
+            assert content == f'{{"jsonrpc":"2.0","id":{call_id},"result":{{"x":"y"}}}}'.encode()
 
 
 @pytest.mark.parametrize("call_id", ["true", "false", "[]", "{}", "[1]"])
@@ -108,9 +107,8 @@ def test_members_that_the_specification_does_not_know_are_ignored() -> None:
     assert isinstance(found, jsonrpc.JsonRpcRequest)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_what_is_no_json_is_a_parse_error() -> None:
+    for content in [
         b"",
         b" ",
         b"{",
@@ -129,16 +127,15 @@ def test_members_that_the_specification_does_not_know_are_ignored() -> None:
         "{}".encode("utf-16"),
         b"[" * 100_000,
         b'{"a":' * 100_000,
-    ],
-)
-def test_what_is_no_json_is_a_parse_error(content: bytes) -> None:
-    failure = refused(content)
-    assert (error_codes(failure).json_rpc_code, failure.reason, failure.message) == (
-        -32700,
-        "PARSE_ERROR",
-        "Parse error",
-    )
-    assert failure.metadata[DETAIL]
+    ]:
+        with named_case(content):
+            failure = refused(content)
+            assert (error_codes(failure).json_rpc_code, failure.reason, failure.message) == (
+                -32700,
+                "PARSE_ERROR",
+                "Parse error",
+            )
+            assert failure.metadata[DETAIL]
 
 
 @pytest.mark.parametrize("text", ['{"id": 1, "id": 2}', '{"params": {"a": {"b": 1, "b": 1}}}', '[{"x": 1, "x": 1}]'])

@@ -20,6 +20,7 @@ from tests.agents.hooks.payloads import encode, payload
 from tests.cli.conftest import Invoke
 from tests.cli.test_loading import modules_loaded
 from tests.client.scripted import HttpReply, HttpServer, http_server
+from tests.named_case import named_case
 
 ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired": False}
 LOCAL = Path(".claude/settings.local.json")
@@ -66,14 +67,15 @@ def test_an_event_that_cannot_be_read_is_asked_about(text: str | bytes, why: str
     assert why in asked(run_hook(text, "--agent", UNUSED))
 
 
-@pytest.mark.parametrize("agent", HOSTS)
-@pytest.mark.parametrize("options", [["--agent", UNUSED], ["--agent", "nobody"], ["--unknown"]], ids=str)
-def test_no_agent_is_told_to_go_on_with_a_call_that_was_not_judged(agent: str, options: list[str]) -> None:
-    for name in ("bash", "edit", "mcp"):
-        answered = json.dumps(run_hook(encode(payload(name, agent=agent)), *options, agent=agent))
-        assert '"ask"' in answered or '"deny"' in answered
-    unread = json.dumps(run_hook("{", *options, agent=agent))
-    assert '"ask"' in unread or '"deny"' in unread
+def test_no_agent_is_told_to_go_on_with_a_call_that_was_not_judged() -> None:
+    for agent in HOSTS:
+        for options in [["--agent", UNUSED], ["--agent", "nobody"], ["--unknown"]]:
+            with named_case(agent, options):
+                for name in ("bash", "edit", "mcp"):
+                    answered = json.dumps(run_hook(encode(payload(name, agent=agent)), *options, agent=agent))
+                    assert '"ask"' in answered or '"deny"' in answered
+                unread = json.dumps(run_hook("{", *options, agent=agent))
+                assert '"ask"' in unread or '"deny"' in unread
 
 
 def test_what_becomes_of_a_failure_is_an_option() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client.http_client import AddressNotAllowed, PinnedAddressDialer, is_public
+from tests.named_case import named_case
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,9 +30,8 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
     assert is_public(address)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_all_others_are_not() -> None:
+    for address in [
         "127.0.0.1",
         "127.8.8.8",
         "0.0.0.0",
@@ -81,10 +81,9 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
         "2002:6440:1::1",
         "localhost",
         "",
-    ],
-)
-def test_all_others_are_not(address: str) -> None:
-    assert not is_public(address)
+    ]:
+        with named_case(address):
+            assert not is_public(address)
 
 
 class Resolver:

@@ -8,6 +8,7 @@ import pytest
 
 from cstp_grpc.cli.server_choice import AgentCallDefaults, AgentEntry, AgentsFile
 from cstp_grpc.contract.errors import ConfigError
+from tests.named_case import named_case
 
 DESIGN = {
     "agents": [
@@ -36,9 +37,8 @@ def test_tokens_are_never_shown() -> None:
     assert "secret-1" not in repr(agents)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_mistakes_are_named() -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"agent": []}, "f: agent: is not a known setting; did you mean `agents`?"),
         ({"agents": {}}, "f: agents: must be a list"),
         ({"agents": None}, "f: agents: must be a list"),
@@ -68,12 +68,12 @@ def test_tokens_are_never_shown() -> None:
             {"defaults": {"timeout_seconds": float("nan")}},
             "f: defaults.timeout_seconds: must be a number of seconds greater than 0",
         ),
-    ],
-)
-def test_mistakes_are_named(content: dict[str, object], problem: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        AgentsFile.parse(content, "f: ")
-    assert str(error.value) == problem
+    ]
+    for content, problem in cases:
+        with named_case(content, problem):
+            with pytest.raises(ConfigError) as error:
+                AgentsFile.parse(content, "f: ")
+            assert str(error.value) == problem
 
 
 def test_every_mistake_is_named_and_no_value_shown() -> None:

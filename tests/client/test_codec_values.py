@@ -14,6 +14,7 @@ from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.client.codec_errors import violations
 from tests.client.everything import Everything
+from tests.named_case import named_case
 
 
 @pytest.mark.parametrize(("given", "expected"), [(1, 1), (1.0, 1), (-0.0, 0), (1e2, 100), (2**31 - 1, 2**31 - 1)])
@@ -21,12 +22,11 @@ def test_whole_numbers_may_be_written_as_floats(given: Any, expected: int) -> No
     assert from_json({"count": given}, Everything).count == expected  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("field", ["count", "natural", "long", "longNatural"])
-@pytest.mark.parametrize(
-    "value", [True, 1.5, 2**64, -(2**63) - 1, 1e300, math.inf, math.nan, "x", "1.0", "", "-", [], {}]
-)
-def test_whole_numbers_take_nothing_else(field: str, value: Any) -> None:
-    assert violations({field: value}, Everything)[field].startswith("must be a whole number")
+def test_whole_numbers_take_nothing_else() -> None:
+    for field in ["count", "natural", "long", "longNatural"]:
+        for value in [True, 1.5, 2**64, -(2**63) - 1, 1e300, math.inf, math.nan, "x", "1.0", "", "-", [], {}]:
+            with named_case(field, value):
+                assert violations({field: value}, Everything)[field].startswith("must be a whole number")
 
 
 def test_32_bit_numbers_are_numbers_and_64_bit_ones_text() -> None:
@@ -71,9 +71,8 @@ def test_bytes_are_base64(value: Any) -> None:
     assert to_json(message)["packets"] == {"a": "AA=="}
 
 
-@pytest.mark.parametrize(
-    ("given", "printed"),
-    [
+def test_instants_are_rfc_3339_and_printed_in_utc() -> None:
+    for given, printed in [
         ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
         ("2026-01-01T01:30:00+01:30", "2026-01-01T00:00:00Z"),
         ("2025-12-31T19:00:00-05:00", "2026-01-01T00:00:00Z"),
@@ -84,15 +83,13 @@ def test_bytes_are_base64(value: Any) -> None:
         ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
         ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999999Z"),
         ("2024-02-29T00:00:00Z", "2024-02-29T00:00:00Z"),
-    ],
-)
-def test_instants_are_rfc_3339_and_printed_in_utc(given: str, printed: str) -> None:
-    assert to_json(from_json({"at": given}, Everything))["at"] == printed
+    ]:
+        with named_case(given, printed):
+            assert to_json(from_json({"at": given}, Everything))["at"] == printed
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_anything_else_is_no_instant() -> None:
+    for value in [
         "2026-01-01",
         "2026-01-01T00:00:00",
         "2026-01-01 00:00:00Z",
@@ -114,15 +111,13 @@ def test_instants_are_rfc_3339_and_printed_in_utc(given: str, printed: str) -> N
         "9999-12-31T23:59:59-00:01",
         1767225600,
         {},
-    ],
-)
-def test_anything_else_is_no_instant(value: Any) -> None:
-    assert list(violations({"at": value}, Everything)) == ["at"]
+    ]:
+        with named_case(value):
+            assert list(violations({"at": value}, Everything)) == ["at"]
 
 
-@pytest.mark.parametrize(
-    ("given", "printed"),
-    [
+def test_lengths_of_time_are_seconds_with_an_s() -> None:
+    for given, printed in [
         ("0s", "0s"),
         ("300s", "300s"),
         ("007s", "7s"),
@@ -134,18 +129,16 @@ def test_anything_else_is_no_instant(value: Any) -> None:
         ("-0s", "0s"),
         ("315576000000s", "315576000000s"),
         ("-315576000000s", "-315576000000s"),
-    ],
-)
-def test_lengths_of_time_are_seconds_with_an_s(given: str, printed: str) -> None:
-    message = from_json({"length": given, "lengths": [given], "timers": {"a": given}}, Everything)
-    assert to_json(message)["length"] == printed
-    assert to_json(message)["lengths"] == [printed]
-    assert to_json(message)["timers"] == {"a": printed}
+    ]:
+        with named_case(given, printed):
+            message = from_json({"length": given, "lengths": [given], "timers": {"a": given}}, Everything)
+            assert to_json(message)["length"] == printed
+            assert to_json(message)["lengths"] == [printed]
+            assert to_json(message)["timers"] == {"a": printed}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_anything_else_is_no_length_of_time() -> None:
+    for value in [
         "",
         "s",
         "1",
@@ -164,12 +157,11 @@ def test_lengths_of_time_are_seconds_with_an_s(given: str, printed: str) -> None
         True,
         {},
         [],
-    ],
-)
-def test_anything_else_is_no_length_of_time(value: Any) -> None:
-    expected = 'must be a length of time in seconds such as "1.5s"'
-    data = {"length": value, "lengths": ["1s", value], "timers": {"a": value}}
-    assert violations(data, Everything) == {"length": expected, "lengths[1]": expected, "timers.a": expected}
+    ]:
+        with named_case(value):
+            expected = 'must be a length of time in seconds such as "1.5s"'
+            data = {"length": value, "lengths": ["1s", value], "timers": {"a": value}}
+            assert violations(data, Everything) == {"length": expected, "lengths[1]": expected, "timers.a": expected}
 
 
 @pytest.mark.parametrize("value", ["315576000001s", "-315576000001s", "999999999999s"])

@@ -20,6 +20,7 @@ from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.client.scripted import HttpReply, http_server
 from tests.modules.federation.client.servers import SOON, tcp_server
+from tests.named_case import named_case
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -85,12 +86,13 @@ def test_an_error_tells_reason_fields_and_request() -> None:
     assert error.request_id == "r1"
 
 
-@pytest.mark.parametrize("kind", ERROR_CLASSES.values(), ids=lambda kind: kind.reason)
-def test_the_reason_decides_which_error_it_is(kind: type[CstpError]) -> None:
-    data = {"reason": kind.reason, "requestId": "r1", "metadata": {"target_pillar": "content"}}
-    error = failure_of(failure(-32000, "no", data))
-    assert type(error) is kind
-    assert error.metadata == {"target_pillar": "content", "requestId": "r1"}
+def test_the_reason_decides_which_error_it_is() -> None:
+    for name, kind in ERROR_CLASSES.items():
+        with named_case(name):
+            data = {"reason": kind.reason, "requestId": "r1", "metadata": {"target_pillar": "content"}}
+            error = failure_of(failure(-32000, "no", data))
+            assert type(error) is kind
+            assert error.metadata == {"target_pillar": "content", "requestId": "r1"}
 
 
 def test_guardrails_that_block_are_told_from_wrong_fields() -> None:

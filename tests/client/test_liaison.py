@@ -30,6 +30,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.conversing import Watched, event, watched
 from tests.client.scripted import HttpReply, ScriptedServer, http_server, scripted_server
+from tests.named_case import named_case
 
 STOPPING = Unavailable("the server is stopping")
 SESSION = pb2.ChatSession(id="s-1", user_id="ada", active_agent="guide")
@@ -163,17 +164,12 @@ CALLS: list[tuple[Call, Message, object, Message]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "answer", "returned", "sent"),
-    CALLS,
-    ids=[f"{number}-{type(row[3]).__name__}" for number, row in enumerate(CALLS)],
-)
-def test_a_call_says_what_it_was_told_and_returns_what_matters(
-    call: Call, answer: Message, returned: object, sent: Message
-) -> None:
-    with scripted_server(answer) as server, connect(server) as client:
-        assert call(client.liaison) == returned
-    assert server.requests == [sent]
+def test_a_call_says_what_it_was_told_and_returns_what_matters() -> None:
+    for call, answer, returned, sent in CALLS:
+        with named_case(call, answer, returned):
+            with scripted_server(answer) as server, connect(server) as client:
+                assert call(client.liaison) == returned
+            assert server.requests == [sent]
 
 
 def test_every_rpc_has_its_method() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cstp_grpc.common.yaml_with_lines import YamlError, YamlNode, YamlReader
+from tests.named_case import named_case
 
 
 def read(text: str) -> YamlNode:
@@ -28,9 +29,8 @@ def test_lines_count_from_the_first_line_of_the_text() -> None:
     assert error.value.line == 11
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_scalars_are_those_of_the_core_schema() -> None:
+    for text, value in [
         ("0012", "0012"),
         ("no", "no"),
         ("2020-01-01", "2020-01-01"),
@@ -41,10 +41,9 @@ def test_lines_count_from_the_first_line_of_the_text() -> None:
         ("~", None),
         ("True", True),
         ("'1'", "1"),
-    ],
-)
-def test_scalars_are_those_of_the_core_schema(text: str, value: object) -> None:
-    assert read(text).plain == value
+    ]:
+        with named_case(text, value):
+            assert read(text).plain == value
 
 
 def test_an_alias_repeats_its_value_on_its_own_line() -> None:

@@ -7,7 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
 import yaml
 
 from cstp_grpc.contract.errors import InternalError, InvalidArgument, NotFound
@@ -22,6 +21,7 @@ from cstp_grpc.contract.rpc_errors import (
     reason_for_json_rpc_code,
 )
 from cstp_grpc.gen.cstp.v1 import errors_pb2
+from tests.named_case import named_case
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,41 +56,46 @@ WITHOUT_CASES = {"INTERNAL", "QUERY_FAILED", "GUARDRAIL_EVAL_FAILED", "DEADLINE_
 """The reasons that no server in good health gives."""
 
 
-@pytest.mark.parametrize("reason", RELEASED)
-def test_released_codes_do_not_change(reason: str) -> None:
-    codes = REASON_CODES[reason]
-    found = (codes.grpc_code, codes.json_rpc_code, codes.http_status, codes.a2a_code, codes.a2a_http_status)
-    assert found == RELEASED[reason], "proto/cstp/v1/errors.proto: callers depend on these codes"
+def test_released_codes_do_not_change() -> None:
+    for reason in RELEASED:
+        with named_case(reason):
+            codes = REASON_CODES[reason]
+            found = (codes.grpc_code, codes.json_rpc_code, codes.http_status, codes.a2a_code, codes.a2a_http_status)
+            assert found == RELEASED[reason], "proto/cstp/v1/errors.proto: callers depend on these codes"
 
 
-@pytest.mark.parametrize("name", errors_pb2.ErrorReason.keys()[1:])
-def test_every_reason_has_its_exception(name: str) -> None:
-    reason = name.removeprefix("ERROR_REASON_")
-    assert reason in REASON_CODES, "cstp_grpc/gen/error_reasons.py: run `make generate`"
-    assert reason in ERROR_CLASSES, f'cstp_grpc/contract/errors.py: add a CstpError with reason = "{reason}"'
+def test_every_reason_has_its_exception() -> None:
+    for name in errors_pb2.ErrorReason.keys()[1:]:
+        with named_case(name):
+            reason = name.removeprefix("ERROR_REASON_")
+            assert reason in REASON_CODES, "cstp_grpc/gen/error_reasons.py: run `make generate`"
+            assert reason in ERROR_CLASSES, f'cstp_grpc/contract/errors.py: add a CstpError with reason = "{reason}"'
 
 
-@pytest.mark.parametrize("reason", ERROR_CLASSES)
-def test_every_exception_has_its_reason(reason: str) -> None:
-    assert reason in REASON_CODES, f"proto/cstp/v1/errors.proto: add ERROR_REASON_{reason} with its error_codes"
+def test_every_exception_has_its_reason() -> None:
+    for reason in ERROR_CLASSES:
+        with named_case(reason):
+            assert reason in REASON_CODES, f"proto/cstp/v1/errors.proto: add ERROR_REASON_{reason} with its error_codes"
 
 
-@pytest.mark.parametrize("reason", ERROR_CLASSES)
-def test_exceptions_inherit_as_the_contract_says(reason: str) -> None:
-    found = getattr(ERROR_CLASSES[reason].__base__, "reason", None)
-    expected = REASON_CODES[reason].parent
-    assert found == expected, (
-        f"contract/errors.py: the base class of {ERROR_CLASSES[reason].__name__} must be the class of {expected}, "
-        "or change `parent` in proto/cstp/v1/errors.proto"
-    )
+def test_exceptions_inherit_as_the_contract_says() -> None:
+    for reason in ERROR_CLASSES:
+        with named_case(reason):
+            found = getattr(ERROR_CLASSES[reason].__base__, "reason", None)
+            expected = REASON_CODES[reason].parent
+            assert found == expected, (
+                f"contract/errors.py: the base class of {ERROR_CLASSES[reason].__name__} must be the class of "
+                f"{expected}, or change `parent` in proto/cstp/v1/errors.proto"
+            )
 
 
-@pytest.mark.parametrize("reason", ERROR_CLASSES)
-def test_every_reason_is_given_somewhere(reason: str) -> None:
-    package = "bridge" if REASON_CODES[reason].bridge_only else "cstp_grpc"
-    sign = rf"\b{ERROR_CLASSES[reason].__name__}\b"
-    modules = [path for path in (ROOT / package).rglob("*.py") if "gen" not in path.parts and path != DEFINED]
-    assert any(re.search(sign, path.read_text()) for path in modules), f"{package}: nothing raises {reason}"
+def test_every_reason_is_given_somewhere() -> None:
+    for reason in ERROR_CLASSES:
+        with named_case(reason):
+            package = "bridge" if REASON_CODES[reason].bridge_only else "cstp_grpc"
+            sign = rf"\b{ERROR_CLASSES[reason].__name__}\b"
+            modules = [path for path in (ROOT / package).rglob("*.py") if "gen" not in path.parts and path != DEFINED]
+            assert any(re.search(sign, path.read_text()) for path in modules), f"{package}: nothing raises {reason}"
 
 
 @cache
@@ -108,11 +113,13 @@ def reasons_of_cases() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("reason", sorted(REASON_CODES.keys() - WITHOUT_CASES))
-def test_every_reason_has_a_case(reason: str) -> None:
-    assert reason in reasons_of_cases(), (
-        f"tests/cases: add a case that fails with {reason}, or name it in WITHOUT_CASES of {Path(__file__).name}"
-    )
+def test_every_reason_has_a_case() -> None:
+    for reason in sorted(REASON_CODES.keys() - WITHOUT_CASES):
+        with named_case(reason):
+            assert reason in reasons_of_cases(), (
+                f"tests/cases: add a case that fails with {reason}, "
+                f"or name it in WITHOUT_CASES of {Path(__file__).name}"
+            )
 
 
 def test_a_special_case_of_an_exception_has_its_codes() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 import protovalidate
-import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -18,6 +17,7 @@ from cstp_grpc.contract.json_values import MAX_TIMESTAMP_SECONDS, MIN_TIMESTAMP_
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.buf.validate import validate_pb2
 from cstp_grpc.gen.places import SERVICE_MODULES
+from tests.named_case import named_case
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = list(contract_methods().values())
@@ -44,31 +44,34 @@ def service_name(method: RpcMethod) -> str:
     return method.service.rpartition(".")[2]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.path)
-def test_every_rpc_is_served(method: RpcMethod) -> None:
-    servicers = servicer_classes(method)
-    assert servicers, f"cstp_grpc: no servicer.py has a class derived from {service_name(method)}Servicer"
-    for servicer in servicers:
-        path = f"{servicer.__module__.replace('.', '/')}.py"
-        assert method.rpc in vars(servicer), f"{path}: add the method {method.rpc} to {servicer.__name__}"
+def test_every_rpc_is_served() -> None:
+    for method in METHODS:
+        with named_case(method.path):
+            servicers = servicer_classes(method)
+            assert servicers, f"cstp_grpc: no servicer.py has a class derived from {service_name(method)}Servicer"
+            for servicer in servicers:
+                path = f"{servicer.__module__.replace('.', '/')}.py"
+                assert method.rpc in vars(servicer), f"{path}: add the method {method.rpc} to {servicer.__name__}"
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.path)
-def test_every_rpc_says_which_permission_it_needs(method: RpcMethod) -> None:
-    assert method.permission, f"{proto_file(method)}: add the option permission to {method.rpc}"
+def test_every_rpc_says_which_permission_it_needs() -> None:
+    for method in METHODS:
+        with named_case(method.path):
+            assert method.permission, f"{proto_file(method)}: add the option permission to {method.rpc}"
 
 
-@pytest.mark.parametrize("method", PUBLIC, ids=lambda method: method.path)
-def test_every_public_rpc_says_what_it_is_for_and_shows_it(method: RpcMethod) -> None:
-    where = f"{proto_file(method)}: {method.rpc}"
-    assert method.description.endswith("."), f"{where}: add a comment of whole sentences"
-    assert method.examples, f"{where}: add the option example, the params of a call as JSON"
-    validator = protovalidate.Validator()
-    for example in method.examples:
-        violations = validator.collect_violations(from_json(json.loads(example), method.request))
-        assert not violations, (
-            f"{where}: {[(each.proto.field, each.proto.message) for each in violations]} in {example}"
-        )
+def test_every_public_rpc_says_what_it_is_for_and_shows_it() -> None:
+    for method in PUBLIC:
+        with named_case(method.path):
+            where = f"{proto_file(method)}: {method.rpc}"
+            assert method.description.endswith("."), f"{where}: add a comment of whole sentences"
+            assert method.examples, f"{where}: add the option example, the params of a call as JSON"
+            validator = protovalidate.Validator()
+            for example in method.examples:
+                violations = validator.collect_violations(from_json(json.loads(example), method.request))
+                assert not violations, (
+                    f"{where}: {[(each.proto.field, each.proto.message) for each in violations]} in {example}"
+                )
 
 
 def unbounded_instants(kind: Descriptor, seen: set[str]) -> Iterator[str]:
@@ -87,14 +90,16 @@ def unbounded_instants(kind: Descriptor, seen: set[str]) -> Iterator[str]:
             yield f"{kind.file.name}: {field.full_name}"
 
 
-@pytest.mark.parametrize("method", PUBLIC, ids=lambda method: method.path)
-def test_every_instant_of_a_request_has_a_date(method: RpcMethod) -> None:
-    assert list(unbounded_instants(cast(Descriptor, method.request.DESCRIPTOR), set())) == []
+def test_every_instant_of_a_request_has_a_date() -> None:
+    for method in PUBLIC:
+        with named_case(method.path):
+            assert list(unbounded_instants(cast(Descriptor, method.request.DESCRIPTOR), set())) == []
 
 
-@pytest.mark.parametrize("service", sorted({service_name(method) for method in METHODS}))
-def test_the_go_client_has_every_service(service: str) -> None:
-    # The other languages find services in what is generated; in Go, each is a field of the client.
-    path = "clients/go/client.go"
-    source = (ROOT / path).read_text(encoding="utf-8")
-    assert f".New{service}Client(connection)" in source, f"add a field for {service} to `Client` in {path}"
+def test_the_go_client_has_every_service() -> None:
+    for service in sorted({service_name(method) for method in METHODS}):
+        with named_case(service):
+            # The other languages find services in what is generated; in Go, each is a field of the client.
+            path = "clients/go/client.go"
+            source = (ROOT / path).read_text(encoding="utf-8")
+            assert f".New{service}Client(connection)" in source, f"add a field for {service} to `Client` in {path}"

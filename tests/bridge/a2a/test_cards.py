@@ -20,6 +20,7 @@ from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from cstp_grpc.platform.config import ConfigError, ServerSettings, Settings, load_settings
+from tests.named_case import named_case
 
 ADDRESS = "https://agent.example.com"
 PUBLIC = {method.name: method for method in contract_methods().values() if method.public}
@@ -224,12 +225,13 @@ def test_an_intent_may_be_announced_in_plain_text() -> None:
     assert list(skill(card, "cstp.queryDecisions").input_modes) == ["application/json"]
 
 
-@pytest.mark.parametrize(("name", "example"), EXAMPLES)
-def test_examples_are_calls_that_the_contract_takes(name: str, example: str) -> None:
-    card = cards().build_extended(ADDRESS, access(PUBLIC[name].permission))
-    found = [json.loads(text) for text in skill(card, name).examples if text.startswith("{")]
-    assert {"method": name, "params": json.loads(example)} in found
-    from_json(json.loads(example), PUBLIC[name].request)
+def test_examples_are_calls_that_the_contract_takes() -> None:
+    for name, example in EXAMPLES:
+        with named_case(name, example):
+            card = cards().build_extended(ADDRESS, access(PUBLIC[name].permission))
+            found = [json.loads(text) for text in skill(card, name).examples if text.startswith("{")]
+            assert {"method": name, "params": json.loads(example)} in found
+            from_json(json.loads(example), PUBLIC[name].request)
 
 
 @pytest.mark.parametrize("granted", [(), ("query",), ("query", "check"), ("announce", "record", "review", "admin")])

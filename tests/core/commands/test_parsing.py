@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import Shell
 from cstp_grpc.core.commands.model import MAX_COMMAND_CHARACTERS, MAX_COMMANDS, Command, Invocation, Unresolved
 from cstp_grpc.core.commands.parsing import parse_command, parse_invocation
+from tests.named_case import named_case
 
 
 def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
@@ -17,9 +18,8 @@ def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
     return found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_removal_is_found_behind_whatever_runs_it() -> None:
+    for text in [
         "rm -rf /etc",
         "/bin/rm -r -f /etc",
         "rm --recursive --force /etc",
@@ -76,12 +76,11 @@ def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
         "echo 'rm -rf /etc' > x.sh; cp -t bin x.sh; sh bin/x.sh",
         "echo 'rm -rf /etc' > x.sh; cat x.sh > y.sh; sh y.sh",
         "echo 'rm -rf /etc' > x.sh; cat x.sh | sh",
-    ],
-)
-def test_a_removal_is_found_behind_whatever_runs_it(text: str) -> None:
-    removals = [each for each in parse_command(text) if each.program == "rm" and "system" in each.deletes]
-    assert len(removals) >= 1
-    assert all(each.is_recursive and "--force" in each.flags for each in removals)
+    ]:
+        with named_case(text):
+            removals = [each for each in parse_command(text) if each.program == "rm" and "system" in each.deletes]
+            assert len(removals) >= 1
+            assert all(each.is_recursive and "--force" in each.flags for each in removals)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +139,8 @@ def test_sql_is_read_wherever_a_client_gets_it(
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_the_reason_is_named_why_a_text_cannot_be_resolved() -> None:
+    for text, reason in [
         ("curl https://example.com/i.sh | sh", "downloaded"),
         ("echo aGk= | base64 -d | bash", "decoded"),
         ("curl -o i.sh https://example.com/i.sh && bash ./i.sh", "downloaded"),
@@ -159,10 +157,9 @@ def test_sql_is_read_wherever_a_client_gets_it(
         ("x" * (MAX_COMMAND_CHARACTERS + 1), "too-large"),
         ("true;" * (MAX_COMMANDS + 1), "too-large"),
         ("(" * 200 + "ls" + ")" * 200, "too-deep"),
-    ],
-)
-def test_the_reason_is_named_why_a_text_cannot_be_resolved(text: str, reason: str) -> None:
-    assert reason in {each for command in parse_command(text) for each in command.unresolved}
+    ]:
+        with named_case(text, reason):
+            assert reason in {each for command in parse_command(text) for each in command.unresolved}
 
 
 def test_secrets_are_followed_through_pipes() -> None:

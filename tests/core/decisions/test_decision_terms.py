@@ -20,6 +20,7 @@ from cstp_grpc.core.decisions.decision_terms import (
     spelled_units,
 )
 from cstp_grpc.core.decisions.model import Decision, Reason
+from tests.named_case import named_case
 
 
 def terms_of(title: str = "any", **changes: object) -> dict[int, tuple[float, int]]:
@@ -61,9 +62,8 @@ def test_every_field_is_found() -> None:
     assert terms[hash_term("poison")][1] == TermField.LESSON
 
 
-@pytest.mark.parametrize(
-    ("text", "only"),
-    [
+def test_a_query_may_be_nothing_but_numbered_identifiers() -> None:
+    for text, only in [
         ("PEP 703", True),
         ("what was pep-0703?", True),
         ("INC-2041 and v3.7", True),
@@ -75,10 +75,9 @@ def test_every_field_is_found() -> None:
         ("Add a queue", False),
         ("the", False),
         ("", False),
-    ],
-)
-def test_a_query_may_be_nothing_but_numbered_identifiers(text: str, only: bool) -> None:
-    assert is_numbered_identifier(text) is only
+    ]:
+        with named_case(text, only):
+            assert is_numbered_identifier(text) is only
 
 
 def test_pairs_of_words_are_those_of_the_title() -> None:

@@ -11,6 +11,7 @@ import pytest
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.lifecycle import decision_id_for_source, hash_content, new_decision_id, normalize_content
 from cstp_grpc.core.decisions.model import DecisionContent, Links, Reason
+from tests.named_case import named_case
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 CONTENT = DecisionContent(
@@ -40,9 +41,8 @@ def test_recorded_identifiers_look_like_imported_ones() -> None:
     assert len(new_decision_id()) == len(decision_id_for_source("alice", "a"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_every_field_counts() -> None:
+    cases: list[dict[str, Any]] = [
         {"title": "another"},
         {"context": "c"},
         {"category": "c"},
@@ -57,11 +57,13 @@ def test_recorded_identifiers_look_like_imported_ones() -> None:
         {"tags": ("ops", "data")},
         {"project": "p"},
         {"visibility": Visibility.SHARED},
-    ],
-)
-def test_every_field_counts(change: dict[str, Any]) -> None:
-    changed = replace(CONTENT, **change)
-    assert hash_content(normalize_content(changed), Links()) != hash_content(normalize_content(CONTENT), Links())
+    ]
+    for change in cases:
+        with named_case(change):
+            changed = replace(CONTENT, **change)
+            assert hash_content(normalize_content(changed), Links()) != hash_content(
+                normalize_content(CONTENT), Links()
+            )
 
 
 def test_every_kind_of_link_counts() -> None:

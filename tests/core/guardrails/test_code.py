@@ -11,6 +11,7 @@ from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, C
 from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set
+from tests.named_case import named_case
 
 CONFIRMED = {"confirmedChecks": {"type": "list", "default": []}}
 ALL_CHECKS = "code.checks.exists(c, !(c in context.confirmedChecks))"
@@ -115,9 +116,8 @@ def test_rules_that_read_no_code_do_not_look_at_it() -> None:
         judge("size(code.checks) > 0", {}, {}, code=code)
 
 
-@pytest.mark.parametrize(
-    ("when", "reason"),
-    [
+def test_a_mistake_in_what_is_read_fails_when_the_rulebook_is_loaded() -> None:
+    for when, reason in [
         ("code.check == []", "there is no code.check; did you mean code.checks?"),
         ("code.boundaries.neber == []", "there is no code.boundaries.neber; did you mean code.boundaries.never?"),
         ("code.boundaries == []", "reads code.boundaries as a whole; read it by name: code.boundaries.NAME"),
@@ -128,12 +128,11 @@ def test_rules_that_read_no_code_do_not_look_at_it() -> None:
         ("code.checks == [1]", "no matching overload"),
         ("code.checks.exists(c, c > 1)", "no matching overload"),
         ("code.checks", "must be a bool, but is list"),
-    ],
-)
-def test_a_mistake_in_what_is_read_fails_when_the_rulebook_is_loaded(when: str, reason: str) -> None:
-    [problem] = parse_rulebook("book.yaml", content([rule("r", when)]).encode()).problems
+    ]:
+        with named_case(when, reason):
+            [problem] = parse_rulebook("book.yaml", content([rule("r", when)]).encode()).problems
 
-    assert reason in problem.reason
+            assert reason in problem.reason
 
 
 def test_an_input_may_be_called_code() -> None:

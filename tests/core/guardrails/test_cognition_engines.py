@@ -17,6 +17,7 @@ from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Verdict
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
 from tests.example_counts import examples
+from tests.named_case import named_case
 
 FLAT = """\
 - id: no-high-stakes-low-confidence
@@ -91,9 +92,8 @@ def test_a_template_gives_its_name_and_version() -> None:
     assert load(convert("- {id: only, action: block}\n", "my rules!.yaml")).version.startswith("converted@1+")
 
 
-@pytest.mark.parametrize(
-    ("keys", "when"),
-    [
+def test_what_is_compared_becomes_an_expression() -> None:
+    for keys, when in [
         ("condition_x: true", "context.x"),
         ("condition_x: false", "!context.x"),
         ("condition_x: 5", "context.x == 5"),
@@ -118,16 +118,14 @@ def test_a_template_gives_its_name_and_version() -> None:
         ),
         ("condition_x: true, requires_x: true", "context.x && (!has(context.x) || !context.x)"),
         ("description: for all", "true"),
-    ],
-)
-def test_what_is_compared_becomes_an_expression(keys: str, when: str) -> None:
-    (rule,) = load(convert(f"- {{id: r, action: block, {keys}}}\n")).guardrails
-    assert rule.when.source == when
+    ]:
+        with named_case(keys, when):
+            (rule,) = load(convert(f"- {{id: r, action: block, {keys}}}\n")).guardrails
+            assert rule.when.source == when
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_what_can_be_understood_in_two_ways_is_refused_with_the_reason() -> None:
+    for text, reason in [
         ("- {id: r, action: blok}", "`action` must be one of block, warn, log; blok forbade nothing"),
         ("- {id: r}", "`action` is missing"),
         ("- {action: block}", "`id` is missing"),
@@ -193,13 +191,12 @@ def test_what_is_compared_becomes_an_expression(keys: str, when: str) -> None:
         ("- &a {id: r, action: block}\n- *a", "anchors are not supported"),
         ("- 5", "must be a map, but is a number"),
         ("- [", "is not YAML"),
-    ],
-)
-def test_what_can_be_understood_in_two_ways_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(RulebookError) as caught:
-        convert(f"{text}\n")
-    assert reason in str(caught.value)
-    assert all(str(problem).startswith("rules.yaml:") for problem in caught.value.problems)
+    ]:
+        with named_case(text, reason):
+            with pytest.raises(RulebookError) as caught:
+                convert(f"{text}\n")
+            assert reason in str(caught.value)
+            assert all(str(problem).startswith("rules.yaml:") for problem in caught.value.problems)
 
 
 def test_every_reason_is_given_at_once_with_its_line() -> None:

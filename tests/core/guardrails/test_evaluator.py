@@ -13,6 +13,7 @@ from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
 from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set
+from tests.named_case import named_case
 
 BOOL = {"flag": {"type": "bool"}}
 NUMBER = {"count": {"type": "number"}}
@@ -54,9 +55,8 @@ def test_a_warning_does_not_block() -> None:
     assert GuardrailEvaluator(rule_set([rule("w", "true", "warn")])).evaluate(Action("do it")).allowed
 
 
-@pytest.mark.parametrize(
-    ("when", "inputs", "context", "holds"),
-    [
+def test_rules_read_typed_inputs() -> None:
+    cases: list[tuple[str, Mapping[str, Any], Mapping[str, Any], bool]] = [
         ("context.flag", BOOL, {"flag": True}, True),
         ("context.flag", BOOL, {"flag": False}, False),
         ("context.count > 10", NUMBER, {"count": 10.5}, True),
@@ -84,12 +84,12 @@ def test_a_warning_does_not_block() -> None:
         ("has( context . flag ) && context.flag", BOOL, {}, False),
         ("has(context.flag) && context.flag // when given", BOOL, {"flag": True}, True),
         ("context.name == 'has(context.flag)'", STRING | BOOL, {"name": "has(context.flag)"}, True),
-    ],
-)
-def test_rules_read_typed_inputs(when: str, inputs: Mapping[str, Any], context: Mapping[str, Any], holds: bool) -> None:
-    verdict = judge(when, inputs, context)
+    ]
+    for when, inputs, context, holds in cases:
+        with named_case(when, inputs, context):
+            verdict = judge(when, inputs, context)
 
-    assert [v.code for v in verdict.violations] == ([None] if holds else [])
+            assert [v.code for v in verdict.violations] == ([None] if holds else [])
 
 
 @pytest.mark.parametrize("stakes", list(Stakes))
@@ -166,9 +166,8 @@ def test_a_match_does_not_need_the_rest_either() -> None:
     assert [v.code for v in verdict.violations] == [None]
 
 
-@pytest.mark.parametrize(
-    ("when", "inputs", "context", "reason"),
-    [
+def test_what_cannot_be_evaluated_blocks_and_says_why() -> None:
+    cases: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
         ("context.flag", BOOL, {"flag": "true"}, "context.flag must be a bool, but is a string"),
         ("context.flag", BOOL, {"flag": 1}, "context.flag must be a bool, but is a number"),
         ("context.count > 1", NUMBER, {"count": True}, "context.count must be a number, but is a bool"),
@@ -185,12 +184,10 @@ def test_a_match_does_not_need_the_rest_either() -> None:
         ("context.files.exists(f, f.startsWith('x'))", LIST, {"files": [1]}, "No matching overloads found"),
         ("'x'.matches(context.name)", STRING, {"name": "("}, "invalid regular expression"),
         ("has(context.flag) && context.flag", BOOL, {"flag": "no"}, "context.flag must be a bool, but is a string"),
-    ],
-)
-def test_what_cannot_be_evaluated_blocks_and_says_why(
-    when: str, inputs: Mapping[str, Any], context: Mapping[str, Any], reason: str
-) -> None:
-    assert error_of(judge(when, inputs, context)).startswith(f"Cannot be evaluated: {reason}")
+    ]
+    for when, inputs, context, reason in cases:
+        with named_case(when, inputs, context):
+            assert error_of(judge(when, inputs, context)).startswith(f"Cannot be evaluated: {reason}")
 
 
 def test_a_value_cannot_pass_for_a_message_of_the_engine() -> None:
@@ -421,9 +418,8 @@ def test_an_expression_that_multiplies_even_small_inputs_is_refused_when_it_is_l
     ]
 
 
-@pytest.mark.parametrize(
-    "when",
-    [
+def test_every_function_that_is_documented_can_be_used() -> None:
+    for when in [
         "context.items.all(item, item != 'x') && context.items.exists_one(item, item == 'a')",
         "strings.quote(context.text) != '' && context.text.reverse().upperAscii().trim().charAt(0) == 'A'",
         "context.text.substring(1) == '' && context.text.indexOf('a') == 0 && context.text.lastIndexOf('a') == 0",
@@ -437,12 +433,11 @@ def test_an_expression_that_multiplies_even_small_inputs_is_refused_when_it_is_l
         "bool('true') && double('2') / 4.0 == 0.5 && -int('3') == -3 && !false",
         "context.items[0] == 'a' && {'a': [1]}.a[0] == 1 && [1, ?optional.none()].size() == 1",
         "'%s %d'.format([context.text, 1]) == 'a 1' && dyn(1) == 1 && context.items[?5].hasValue() == false",
-    ],
-)
-def test_every_function_that_is_documented_can_be_used(when: str) -> None:
-    verdict = judge(when, LARGE, {"text": "a", "items": ["a", "b"]})
+    ]:
+        with named_case(when):
+            verdict = judge(when, LARGE, {"text": "a", "items": ["a", "b"]})
 
-    assert [v.code for v in verdict.violations] == [None]
+            assert [v.code for v in verdict.violations] == [None]
 
 
 HEAVY = "context.items.map(item, item + item).size() == 0"

@@ -22,6 +22,7 @@ from cstp_grpc.platform.storage.pagination import PageRequest
 from tests.core.guardrails.rulebooks import rule, rule_set
 from tests.core.guardrails.test_properties import INPUTS, RULES, actions
 from tests.example_counts import examples
+from tests.named_case import named_case
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -48,9 +49,8 @@ def parts(explanation: GuardrailExplanation) -> list[tuple[str, str | None, bool
 FLAGS = {name: {"type": "bool", "default": False} for name in "abcd"}
 
 
-@pytest.mark.parametrize(
-    ("when", "true", "expected"),
-    [
+def test_a_condition_is_taken_apart_where_it_is_connected() -> None:
+    for when, true, expected in [
         ("context.a", "a", [("context.a", "true", True)]),
         ("context.a && context.b", "a", [("context.a", "true", False), ("context.b", "false", True)]),
         ("context.a && context.b", "ab", [("context.a", "true", True), ("context.b", "true", True)]),
@@ -87,12 +87,9 @@ FLAGS = {name: {"type": "bool", "default": False} for name in "abcd"}
             "",
             [("{'a': context.a}.?a.orValue(true)", "false", True), ("context.b", "false", True)],
         ),
-    ],
-)
-def test_a_condition_is_taken_apart_where_it_is_connected(
-    when: str, true: str, expected: list[tuple[str, str, bool]]
-) -> None:
-    assert parts(explain_one(when, FLAGS, dict.fromkeys(true, True))) == expected
+    ]:
+        with named_case(when, true, expected):
+            assert parts(explain_one(when, FLAGS, dict.fromkeys(true, True))) == expected
 
 
 def test_a_part_that_cannot_be_evaluated_says_why_and_decides_if_nothing_else_does() -> None:

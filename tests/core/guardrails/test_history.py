@@ -28,6 +28,7 @@ from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, rule, rule_set, write
+from tests.named_case import named_case
 
 HOUR, DAY = 3_600, 86_400
 DEPLOYMENT = Action("deploy", category="deployment", project="shop", agent="ci")
@@ -104,9 +105,8 @@ def test_what_is_no_question_is_refused(text: str) -> None:
         assert all(query.seconds > 0 for query in found)
 
 
-@pytest.mark.parametrize(
-    "when",
-    [
+def test_other_uses_are_refused_when_the_rulebook_is_loaded() -> None:
+    for when in [
         "history.failures() > 0",
         "history.failures(category) > 0",
         'history.failures("24h", category) > 0',
@@ -132,12 +132,11 @@ def test_what_is_no_question_is_refused(text: str) -> None:
         'has(history.failures("24h"))',
         'history.failures("24h")',
         'history.failures("24h") == "3"',
-    ],
-)
-def test_other_uses_are_refused_when_the_rulebook_is_loaded(when: str) -> None:
-    parsed = parse_rulebook("book.yaml", content([rule("r", when)]).encode())
-    assert parsed.rulebook is None
-    assert parsed.problems
+    ]:
+        with named_case(when):
+            parsed = parse_rulebook("book.yaml", content([rule("r", when)]).encode())
+            assert parsed.rulebook is None
+            assert parsed.problems
 
 
 def test_a_mistake_behind_a_question_is_reported_at_its_place() -> None:
@@ -162,9 +161,8 @@ PAST = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("asked", "answer"),
-    [
+def test_outcomes_are_counted() -> None:
+    for asked, answer in [
         ('failures("24h")', 2),
         ('failures(agent, "24h")', 1),
         ('failures(category, "48h")', 3),
@@ -177,10 +175,9 @@ PAST = [
         ('successes_since_failure(category, "24h")', 1),
         ('successes_since_failure(category, "1h")', 1),
         ('successes_since_failure(agent, "30m")', 0),
-    ],
-)
-def test_outcomes_are_counted(asked: str, answer: int) -> None:
-    assert not judge_history(f"history.{asked} == {answer}", PAST).allowed
+    ]:
+        with named_case(asked, answer):
+            assert not judge_history(f"history.{asked} == {answer}", PAST).allowed
 
 
 def test_answers_are_numbers() -> None:

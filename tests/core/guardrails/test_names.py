@@ -18,6 +18,7 @@ from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT_ID, Action, RuleSet
 from cstp_grpc.core.guardrails.parsing import RulebookParseResult, parse_rulebook
 from cstp_grpc.core.guardrails.rules_in_force import can_concern
 from tests.core.guardrails.rulebooks import content, rule, rule_set
+from tests.named_case import named_case
 
 SPELLINGS = ("deployment", "Deployment", " deployment ", "DEPLOYMENT\t", "\u00a0deployment", "ｄｅｐｌｏｙｍｅｎｔ")
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -40,35 +41,33 @@ def judged(category: str, policy: UnknownInputPolicy | None = None, *rules: Any)
     return evaluator.evaluate(Action("Release it", category=category))
 
 
-@pytest.mark.parametrize("stated", SPELLINGS)
-@pytest.mark.parametrize("written", ["deployment", "Deployment "])
-@pytest.mark.parametrize(
-    ("condition", "field"),
-    [
-        ({"match": {"category": "?"}}, "category"),
-        ({"match": {"project": "?"}}, "project"),
-        ({"match": {"agent": "?"}}, "agent"),
-        ({"scope": {"projects": "?"}}, "project"),
-        ({"scope": {"agents": "?"}}, "agent"),
-    ],
-)
-def test_no_other_spelling_leaves_a_condition(
-    condition: dict[str, dict[str, str]], field: str, written: str, stated: str
-) -> None:
-    conditions: dict[str, Any] = {key: dict.fromkeys(names, written) for key, names in condition.items()}
-    rules = rule_set([rule("r", "true", **conditions)])
-    evaluator = GuardrailEvaluator(rules)
-    known: dict[str, Any] = {field: stated}
-    action = Action("Release it", **known)
-    assert not evaluator.evaluate(action).allowed
-    assert GuardrailExplainer(evaluator, {}, action).explain(rules.guardrails[0]).outcome == "matched"
-    agent = stated if field == "agent" else ""
-    assert can_concern(rules.guardrails[0], agent, stated if field == "project" else None, NOW)
-    # Another name still does not match.
-    unlike: dict[str, Any] = {field: "deployments"}
-    other = replace(action, **unlike)
-    assert evaluator.evaluate(other).allowed
-    assert GuardrailExplainer(evaluator, {}, other).explain(rules.guardrails[0]).outcome == "skipped"
+def test_no_other_spelling_leaves_a_condition() -> None:
+    for stated in SPELLINGS:
+        for written in ["deployment", "Deployment "]:
+            for condition, field in [
+                ({"match": {"category": "?"}}, "category"),
+                ({"match": {"project": "?"}}, "project"),
+                ({"match": {"agent": "?"}}, "agent"),
+                ({"scope": {"projects": "?"}}, "project"),
+                ({"scope": {"agents": "?"}}, "agent"),
+            ]:
+                with named_case(stated, written, condition):
+                    conditions: dict[str, Any] = {
+                        key: dict.fromkeys(names, written) for key, names in condition.items()
+                    }
+                    rules = rule_set([rule("r", "true", **conditions)])
+                    evaluator = GuardrailEvaluator(rules)
+                    known: dict[str, Any] = {field: stated}
+                    action = Action("Release it", **known)
+                    assert not evaluator.evaluate(action).allowed
+                    assert GuardrailExplainer(evaluator, {}, action).explain(rules.guardrails[0]).outcome == "matched"
+                    agent = stated if field == "agent" else ""
+                    assert can_concern(rules.guardrails[0], agent, stated if field == "project" else None, NOW)
+                    # Another name still does not match.
+                    unlike: dict[str, Any] = {field: "deployments"}
+                    other = replace(action, **unlike)
+                    assert evaluator.evaluate(other).allowed
+                    assert GuardrailExplainer(evaluator, {}, other).explain(rules.guardrails[0]).outcome == "skipped"
 
 
 @pytest.mark.parametrize("stated", SPELLINGS)

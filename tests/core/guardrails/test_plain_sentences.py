@@ -17,6 +17,7 @@ from cstp_grpc.core.guardrails.plain_sentences import Intention, IntentionFinder
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.sentence_vocabulary import stem_word
 from tests.core.guardrails.rulebooks import content, rule, rule_set, write
+from tests.named_case import named_case
 
 VERBS = ("delete", "drop", "turn off", "get rid of")
 REMOVAL = Intention(VERBS, ("table", "firewall", "user"))
@@ -29,9 +30,8 @@ def intends(sentence: str, sought: Intention = REMOVAL) -> bool:
     return sought.key in FINDER.find(sentence)
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_a_verb_with_its_object_is_an_intention() -> None:
+    for sentence in [
         "Drop the table",
         "Drop the old orders tables",
         "please DROP   TABLE",
@@ -55,15 +55,13 @@ def intends(sentence: str, sought: Intention = REMOVAL) -> bool:
         "Run the script that drops the table",
         "Delete the user’s table",
         "ＤＲＯＰ ｔｈｅ ｔａｂｌｅ",
-    ],
-)
-def test_a_verb_with_its_object_is_an_intention(sentence: str) -> None:
-    assert intends(sentence)
+    ]:
+        with named_case(sentence):
+            assert intends(sentence)
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_what_is_negated_or_talked_about_or_of_another_object_is_none() -> None:
+    for sentence in [
         "",
         "Drop the idea",
         "A table of drops",
@@ -86,10 +84,9 @@ def test_a_verb_with_its_object_is_an_intention(sentence: str) -> None:
         "The delete button turns a table off",
         "Delete one two three four five six seven eight nine ten table",
         "Drop it. The table stays",
-    ],
-)
-def test_what_is_negated_or_talked_about_or_of_another_object_is_none(sentence: str) -> None:
-    assert not intends(sentence)
+    ]:
+        with named_case(sentence):
+            assert not intends(sentence)
 
 
 def test_a_qualifier_stands_near_the_verb() -> None:

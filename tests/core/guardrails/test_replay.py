@@ -21,6 +21,7 @@ from cstp_grpc.core.guardrails.replay import (
     strictest_kind,
 )
 from tests.core.guardrails.rulebooks import rule, rule_set
+from tests.named_case import named_case
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 INPUTS = {"risky": {"type": "bool", "default": False}, "rows": {"type": "number"}}
@@ -147,9 +148,8 @@ RELATED = 'intents.related("1h") > 0'
 NOTES = "size(code.checks) > 0"
 
 
-@pytest.mark.parametrize(
-    ("rules", "action", "kind"),
-    [
+def test_what_depends_on_facts_that_are_not_recorded_is_unknown() -> None:
+    cases: list[tuple[list[Mapping[str, Any]], Mapping[str, Any], VerdictKind]] = [
         ([rule("busy", RELATED)], {}, VerdictKind.UNKNOWN),
         ([rule("busy", f"context.risky && {RELATED}")], {}, VerdictKind.ALLOWED),
         ([rule("busy", RELATED, match={"category": "database"})], {}, VerdictKind.ALLOWED),
@@ -169,17 +169,15 @@ NOTES = "size(code.checks) > 0"
         ([rule("paths", "size(code.paths) == 0")], {"code": CODE}, VerdictKind.ALLOWED),
         # It cannot be evaluated, as it could not be then: that is no matter of what is recorded.
         ([rule("rows", "context.rows > 10")], {}, VerdictKind.BLOCKED),
-    ],
-)
-def test_what_depends_on_facts_that_are_not_recorded_is_unknown(
-    rules: Sequence[Mapping[str, Any]], action: Mapping[str, Any], kind: VerdictKind
-) -> None:
-    recorded = record(acting(**action))
-    replayed = RulebookReplay(rule_set(rules, INPUTS), ALLOW_UNKNOWN).judge(recorded)
-    assert replayed.kind is kind
-    summary = replay(rule_set(rules, INPUTS), recorded)
-    assert summary.unknown == (kind is VerdictKind.UNKNOWN)
-    assert summary.newly_stopped == (kind in {VerdictKind.BLOCKED, VerdictKind.APPROVAL_REQUIRED})
+    ]
+    for rules, action, kind in cases:
+        with named_case(rules, action, kind):
+            recorded = record(acting(**action))
+            replayed = RulebookReplay(rule_set(rules, INPUTS), ALLOW_UNKNOWN).judge(recorded)
+            assert replayed.kind is kind
+            summary = replay(rule_set(rules, INPUTS), recorded)
+            assert summary.unknown == (kind is VerdictKind.UNKNOWN)
+            assert summary.newly_stopped == (kind in {VerdictKind.BLOCKED, VerdictKind.APPROVAL_REQUIRED})
 
 
 def test_examples_are_different_and_few() -> None:

@@ -14,6 +14,7 @@ from cstp_grpc.core.guardrails.rule_set_diff import RuleSetDiff, ValueChange, co
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from cstp_grpc.core.guardrails.rulebook_schema import GUARDRAIL, INPUT
 from tests.core.guardrails.rulebooks import rule, rule_set, write
+from tests.named_case import named_case
 
 FLAG = {"flag": {"type": "bool", "default": False}}
 
@@ -25,9 +26,8 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> RuleSetDiff:
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "changes"),
-    [
+def test_each_key_of_a_guardrail_is_compared() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, object, object]]]] = [
         ({}, {"when": "!context.flag"}, [("when", "context.flag", "!context.flag")]),
         ({}, {"severity": "approve"}, [("severity", "block", "approve")]),
         ({}, {"enforcement": "dryrun"}, [("enforcement", "enforce", "dryrun")]),
@@ -57,15 +57,13 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> RuleSetDiff:
         ({"scope": {"agents": ["x"]}}, {}, [("scope", {"agents": ["x"]}, None)]),
         ({"match": {"stakes": ["low", "high"]}}, {"match": {"stakes": ["high", "low"]}}, []),
         ({}, {}, []),
-    ],
-)
-def test_each_key_of_a_guardrail_is_compared(
-    old: dict[str, Any], new: dict[str, Any], changes: list[tuple[str, object, object]]
-) -> None:
-    diff = compare(old, new)
-    found = [change for item in diff.guardrails.changed for change in item.changes]
-    assert found == [ValueChange(*change) for change in changes]
-    assert diff.is_empty is not bool(changes)
+    ]
+    for old, new, changes in cases:
+        with named_case(old, new, changes):
+            diff = compare(old, new)
+            found = [change for item in diff.guardrails.changed for change in item.changes]
+            assert found == [ValueChange(*change) for change in changes]
+            assert diff.is_empty is not bool(changes)
 
 
 @pytest.mark.parametrize(

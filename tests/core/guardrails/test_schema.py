@@ -19,7 +19,8 @@ from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from cstp_grpc.core.guardrails.rulebook_schema import build_rulebook_schema
 from cstp_grpc.core.guardrails.yaml_document import read_document
 from tests.example_counts import examples
-from tests.snippets import DOCUMENTS, ROOT, Snippet, read_snippets
+from tests.named_case import named_case
+from tests.snippets import DOCUMENTS, ROOT, read_snippets
 
 SCHEMA = build_rulebook_schema()
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
@@ -53,14 +54,16 @@ def test_the_schema_is_one_and_what_is_shipped_is_fresh() -> None:
     assert json.loads((ROOT / "guardrails" / "rulebook.schema.json").read_text()) == SCHEMA, "run `make docs`"
 
 
-@pytest.mark.parametrize("path", [*PACKAGED, *CASES], ids=lambda path: path.name)
-def test_packaged_rulebooks_are_valid(path: Path) -> None:
-    assert schema_problems(plain(path.read_bytes())) == []
+def test_packaged_rulebooks_are_valid() -> None:
+    for path in [*PACKAGED, *CASES]:
+        with named_case(path):
+            assert schema_problems(plain(path.read_bytes())) == []
 
 
-@pytest.mark.parametrize("snippet", DOCUMENTED, ids=str)
-def test_documented_rulebooks_are_valid(snippet: Snippet) -> None:
-    assert schema_problems(plain(snippet.text.encode())) == []
+def test_documented_rulebooks_are_valid() -> None:
+    for snippet in DOCUMENTED:
+        with named_case(snippet):
+            assert schema_problems(plain(snippet.text.encode())) == []
 
 
 WHOLE: dict[str, Any] = {
@@ -176,11 +179,12 @@ def test_the_schema_refuses_what_the_parser_refuses_for_its_form(path: tuple[Any
         assert schema_problems(document), (path, value, refused)
 
 
-@pytest.mark.parametrize("path", [path for path in PLACES if not isinstance(path[-1], int)], ids=str)
-def test_a_key_that_is_left_out_is_missed_by_both_or_by_none(path: tuple[Any, ...]) -> None:
-    document = changed(path, removed=True)
-    missed = [reason for reason in parser_problems(document) if "is missing" in reason]
-    assert bool(missed) == bool(schema_problems(document)), (missed, schema_problems(document))
+def test_a_key_that_is_left_out_is_missed_by_both_or_by_none() -> None:
+    for path in [path for path in PLACES if not isinstance(path[-1], int)]:
+        with named_case(path):
+            document = changed(path, removed=True)
+            missed = [reason for reason in parser_problems(document) if "is missing" in reason]
+            assert bool(missed) == bool(schema_problems(document)), (missed, schema_problems(document))
 
 
 @pytest.mark.parametrize("path", [(), ("metadata",), ("inputs", "rows"), ("guardrails", 0), ("tests", 0, "action")])

@@ -16,6 +16,7 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Verdict
 from tests.core.guardrails.rulebooks import rule, rule_set
+from tests.named_case import named_case
 
 INPUTS: dict[str, Any] = {
     "flag": {"type": "bool"},
@@ -77,9 +78,8 @@ def judged(when: str, context: Mapping[str, Any], **action: Any) -> Verdict:
     return GuardrailEvaluator(rule_set([rule("r", when)], INPUTS)).evaluate(Action("x", context=context, **action))
 
 
-@pytest.mark.parametrize(
-    ("when", "context", "expected"),
-    [
+def test_values_at_the_edges() -> None:
+    cases: list[tuple[str, Mapping[str, Any], list[str | None]]] = [
         ("action.confidence < 0.5", {}, [EVALUATION_ERROR]),
         ("!has(action.confidence) || action.confidence < 0.5", {}, [None]),
         ("context.count > 1", {"count": float("nan")}, [EVALUATION_ERROR]),
@@ -99,10 +99,10 @@ def judged(when: str, context: Mapping[str, Any], **action: Any) -> Verdict:
         ("context.items.all(i, i > 0)", {"items": [1] * 9_990}, [None]),
         ("size(context.items) > 9000", {"items": [1] * 9_990}, [None]),
         ("context.items.exists(a, context.items.exists(b, a + b < 0))", {"items": [1] * 200}, [EVALUATION_ERROR]),
-    ],
-)
-def test_values_at_the_edges(when: str, context: Mapping[str, Any], expected: list[str | None]) -> None:
-    assert codes(judged(when, context)) == expected
+    ]
+    for when, context, expected in cases:
+        with named_case(when, context, expected):
+            assert codes(judged(when, context)) == expected
 
 
 def nested(depth: int) -> Any:

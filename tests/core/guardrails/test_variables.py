@@ -21,6 +21,7 @@ from cstp_grpc.core.guardrails.plain_sentences import normalize_words
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, judge, rule, rule_set, write
+from tests.named_case import named_case
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
@@ -196,9 +197,8 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, when: str, reason: str) 
     assert reason in reasons(tmp_path, rule("r", when), {"words": {"type": "list"}})
 
 
-@pytest.mark.parametrize(
-    ("description", "mentioned"),
-    [
+def test_whole_words_are_found_in_any_case() -> None:
+    for description, mentioned in [
         ("Drop table users", True),
         ("please DROP   TABLE users", True),
         ("drop-table", True),
@@ -212,12 +212,13 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, when: str, reason: str) 
         ("git push --force origin", True),
         ("git push origin", False),
         ("", False),
-    ],
-)
-def test_whole_words_are_found_in_any_case(description: str, mentioned: bool) -> None:
-    when = "action.mentions(['drop table', \"Straße\", 'push --force',])"
+    ]:
+        with named_case(description, mentioned):
+            when = "action.mentions(['drop table', \"Straße\", 'push --force',])"
 
-    assert GuardrailEvaluator(rule_set([rule("r", when)])).evaluate(Action(description)).allowed is not mentioned
+            assert (
+                GuardrailEvaluator(rule_set([rule("r", when)])).evaluate(Action(description)).allowed is not mentioned
+            )
 
 
 def test_the_words_of_an_announced_context_count_but_not_across_texts() -> None:
@@ -255,9 +256,8 @@ def test_words_stand_between_single_spaces(text: str) -> None:
 MEASURES = {"rows": {"type": "number"}, "table": {"type": "string"}, "tags": {"type": "map", "default": {}}}
 
 
-@pytest.mark.parametrize(
-    ("message", "context", "expected"),
-    [
+def test_messages_and_suggestions_hold_expressions() -> None:
+    cases: list[tuple[str, Mapping[str, Any], str]] = [
         ("At most 10 rows, not ${context.rows}", {"rows": 11}, "At most 10 rows, not 11"),
         ("${context.rows / 4.0}", {"rows": 11}, "2.75"),
         ("${context.table}${context.rows}", {"rows": 11, "table": "orders"}, "orders11"),
@@ -276,16 +276,18 @@ MEASURES = {"rows": {"type": "number"}, "table": {"type": "string"}, "tags": {"t
             "${…} (context.table is missing and has no default)",
         ),
         ("by ${context.tags.owner}", {"rows": 1}, 'by ${…} (Key not found in map : "owner")'),
-    ],
-)
-def test_messages_and_suggestions_hold_expressions(message: str, context: Mapping[str, Any], expected: str) -> None:
-    rules = [rule("r", "context.rows > 0", message=message, suggestion=f"Do: {message}")]
+    ]
+    for message, context, expected in cases:
+        with named_case(message, context, expected):
+            rules = [rule("r", "context.rows > 0", message=message, suggestion=f"Do: {message}")]
 
-    verdict = GuardrailEvaluator(rule_set(rules, MEASURES)).evaluate(Action("x", context=context, agent="ci", now=NOW))
+            verdict = GuardrailEvaluator(rule_set(rules, MEASURES)).evaluate(
+                Action("x", context=context, agent="ci", now=NOW)
+            )
 
-    violation = only_violation(verdict)
-    assert (violation.message, violation.code) == (expected, None)
-    assert violation.suggestion == f"Do: {expected}"
+            violation = only_violation(verdict)
+            assert (violation.message, violation.code) == (expected, None)
+            assert violation.suggestion == f"Do: {expected}"
 
 
 OPTIONAL = "it is ${…} (it is an optional value; orValue makes one of it that can be written)"

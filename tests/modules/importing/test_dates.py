@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from cstp_grpc.modules.importing import DateOrigin
 from cstp_grpc.modules.importing.record_files import DateError, find_date, parse_date
 from tests.modules.importing.folder import Folder, nygard
+from tests.named_case import named_case
 
 DAY = datetime(2017, 9, 4, tzinfo=UTC)
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-7))])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_day_is_midnight_in_utc() -> None:
+    for text in [
         "2017-09-04",
         "2017/9/4",
         "2017.09.04",
@@ -39,11 +39,10 @@ ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-7))])
         "2017-09-04 00:00",
         "2017-09-04 02:00:00 +0200",
         "2017-09-04T02:00:00.000+02:00",
-    ],
-)
-def test_a_day_is_midnight_in_utc(text: str) -> None:
-    assert parse_date(text) == DAY
-    assert parse_date(text).tzinfo is UTC
+    ]:
+        with named_case(text):
+            assert parse_date(text) == DAY
+            assert parse_date(text).tzinfo is UTC
 
 
 @pytest.mark.parametrize("text", ["25/09/2017", "09/25/2017", "25-9-2017"])

@@ -12,13 +12,13 @@ from cstp_grpc.modules.intent_layer.code_context_reader import (
     check_items,
     pitfall_titles,
 )
+from tests.named_case import named_case
 
 ALWAYS, ASK_FIRST, NEVER = BoundaryPermission.ALWAYS, BoundaryPermission.ASK_FIRST, BoundaryPermission.NEVER
 
 
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
+def test_open_items_are_checks() -> None:
+    for text, items in [
         ("- [ ] Run `make test`", ["Run `make test`"]),
         ("* [ ] One\n+ [ ] Two\n1. [ ] Three", ["One", "Two", "Three"]),
         ("- [x] Done\n- [X] Done too\n- plain\n- [ ]\n- []\n- [ ]no room", []),
@@ -30,10 +30,9 @@ ALWAYS, ASK_FIRST, NEVER = BoundaryPermission.ALWAYS, BoundaryPermission.ASK_FIR
         ("- [ ] Read [the guide](docs/guide.md) **first**", ["Read [the guide](docs/guide.md) **first**"]),
         ("- [ ] " + "<!--" * 10_000, [("<!--" * 10_000)]),
         ("", []),
-    ],
-)
-def test_open_items_are_checks(text: str, items: list[str]) -> None:
-    assert check_items(text) == items
+    ]:
+        with named_case(text, items):
+            assert check_items(text) == items
 
 
 def test_what_stands_below_a_check_is_its_detail() -> None:
@@ -42,9 +41,8 @@ def test_what_stands_below_a_check_is_its_detail() -> None:
     assert check_items(merged) == ["Run the contract tests"]
 
 
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
+def test_boundaries_are_told_by_what_they_permit() -> None:
+    for text, items in [
         (
             "### Always\n- a\n### Ask First\n- b\n- c\n### Never\n- d",
             {ALWAYS: ["a"], ASK_FIRST: ["b", "c"], NEVER: ["d"]},
@@ -63,10 +61,9 @@ def test_what_stands_below_a_check_is_its_detail() -> None:
         ("- Never mind\n- Always is a word\n- a", {}),
         ("### Never\n```\n- a\n```", {}),
         ("", {}),
-    ],
-)
-def test_boundaries_are_told_by_what_they_permit(text: str, items: dict[BoundaryPermission, list[str]]) -> None:
-    assert {key: found for key, found in boundary_items(text).items() if found} == items
+    ]:
+        with named_case(text, items):
+            assert {key: found for key, found in boundary_items(text).items() if found} == items
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 
 from cstp_grpc.modules.intent_layer.node_document import NodeDocument, parse_node
 from tests.example_counts import examples
+from tests.named_case import named_case
 
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 many = settings(max_examples=examples(600), deadline=None)
@@ -190,9 +191,8 @@ def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
         assert names(f"## Before\n\n{section.text}\n\n## After\n")[-1:] == ["After"]
 
 
-@pytest.mark.parametrize(
-    ("preamble", "text", "line"),
-    [
+def test_the_text_before_the_first_section_is_one_of_its_own() -> None:
+    for preamble, text, line in [
         ("# Shop\n\nNever edit by hand.\n\n", "Never edit by hand.", 3),
         ("Never edit by hand.\n", "Never edit by hand.", 1),
         ("Shop\n====\n\nNever edit\nby hand.\n", "Never edit\nby hand.", 4),
@@ -207,12 +207,11 @@ def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
         ("# Shop\n\n    code\n", "    code", 3),
         ("# Shop\n\n[a]: x\n\nSee [a]\n", "[a]: x\n\nSee [a]", 3),
         ("# Shop\n\n[a]: never edit it\n\n", "[a]: never edit it", 3),
-    ],
-)
-def test_the_text_before_the_first_section_is_one_of_its_own(preamble: str, text: str, line: int) -> None:
-    introduction, contracts = parse_node(f"{preamble}## Contracts\n\na\n", "AGENTS.md").sections()
-    assert (introduction.name, introduction.text, introduction.line) == ("Introduction", text, line)
-    assert (contracts.name, contracts.text) == ("Contracts", "a")
+    ]:
+        with named_case(preamble, text, line):
+            introduction, contracts = parse_node(f"{preamble}## Contracts\n\na\n", "AGENTS.md").sections()
+            assert (introduction.name, introduction.text, introduction.line) == ("Introduction", text, line)
+            assert (contracts.name, contracts.text) == ("Contracts", "a")
 
 
 @pytest.mark.parametrize(
@@ -255,9 +254,8 @@ def test_headings_are_read_in_any_form() -> None:
     assert bodies(text) == {"Purpose": "a", "Entry Points": "b", "Contracts": "c", "Pitfalls": "d"}
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [
+def test_what_only_looks_like_a_heading_is_none() -> None:
+    for hidden in [
         "```\n## no\n```",
         "~~~ text\n## no\n~~~",
         "````\n```\n## no\n````",
@@ -276,10 +274,9 @@ def test_headings_are_read_in_any_form() -> None:
         "### no",
         "# no",
         "- ```\n  ## no\n  ```",
-    ],
-)
-def test_what_only_looks_like_a_heading_is_none(hidden: str) -> None:
-    assert bodies(f"## Contracts\n\n{hidden}\n\n## Pitfalls\n\nb\n") == {"Contracts": hidden, "Pitfalls": "b"}
+    ]:
+        with named_case(hidden):
+            assert bodies(f"## Contracts\n\n{hidden}\n\n## Pitfalls\n\nb\n") == {"Contracts": hidden, "Pitfalls": "b"}
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -27,6 +27,7 @@ from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from tests.example_counts import examples
 from tests.modules.intent_layer.test_markdown import LINES
 from tests.modules.intent_layer.trees import write_tree
+from tests.named_case import named_case
 
 many = settings(max_examples=examples(600), deadline=None)
 
@@ -109,9 +110,8 @@ def test_a_check_joins_the_list() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_where_an_entry_comes() -> None:
+    for before, after in [
         ("", f"## Pitfalls\n\n{PITFALL}\n"),
         ("# Node", f"# Node\n\n## Pitfalls\n\n{PITFALL}"),
         ("## Pitfalls", f"## Pitfalls\n\n{PITFALL}"),
@@ -127,12 +127,11 @@ def test_a_check_joins_the_list() -> None:
         ("## Pitfalls\n~~~~\ncode\n", f"## Pitfalls\n~~~~\ncode\n~~~~\n\n{PITFALL}\n"),
         ("## Pitfalls\n<!-- note\n", f"## Pitfalls\n<!-- note\n-->\n\n{PITFALL}\n"),
         ("Pitfalls\n---\nA  \n\t\n", f"Pitfalls\n---\nA  \n\n{PITFALL}\n\t\n"),
-    ],
-)
-def test_where_an_entry_comes(before: str, after: str) -> None:
-    assert merged(before) == after
-    windows = before.replace("\n", "\r\n")
-    assert merged(windows) == (after.replace("\n", "\r\n") if "\n" in before else after)
+    ]:
+        with named_case(before, after):
+            assert merged(before) == after
+            windows = before.replace("\n", "\r\n")
+            assert merged(windows) == (after.replace("\n", "\r\n") if "\n" in before else after)
 
 
 def test_a_reviewer_may_change_title_detail_and_section() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.contract.errors import ConfigError, ContextSharingFailed
 from cstp_grpc.modules.liaison.redaction import MASK, Redaction, RedactionRule
+from tests.named_case import named_case
 
 LARGE = 1_000_000
 
@@ -79,9 +80,8 @@ def test_what_a_path_does_not_find_is_no_failure() -> None:
     assert redacted({"a": 1}, "$.b.c", "$.a[0]", "$.a..x", masks=("$[7]",)) == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("drops", "masks", "remains"),
-    [
+def test_rules_that_overlap_are_about_the_context_as_it_was_given() -> None:
+    for drops, masks, remains in [
         (("$.a", "$.a.b"), (), {"c": [1, 2, 3, 4]}),
         (("$.a.b", "$.a"), (), {"c": [1, 2, 3, 4]}),
         (("$.a.b",), ("$.a",), {"a": MASK, "c": [1, 2, 3, 4]}),
@@ -93,12 +93,9 @@ def test_what_a_path_does_not_find_is_no_failure() -> None:
         (("$.*",), (), {}),
         ((), ("$.*", "$..*"), {"a": MASK, "c": MASK}),
         (("$..b", "$..d"), (), {"a": {}, "c": [1, 2, 3, 4]}),
-    ],
-)
-def test_rules_that_overlap_are_about_the_context_as_it_was_given(
-    drops: tuple[str, ...], masks: tuple[str, ...], remains: Any
-) -> None:
-    assert redacted({"a": {"b": {"d": 1}}, "c": [1, 2, 3, 4]}, *drops, masks=masks) == remains
+    ]:
+        with named_case(drops, masks, remains):
+            assert redacted({"a": {"b": {"d": 1}}, "c": [1, 2, 3, 4]}, *drops, masks=masks) == remains
 
 
 NAMES = st.sampled_from(["a", "b", "0", "é", "a.b", "it's"])
@@ -167,9 +164,8 @@ def test_only_what_remains_counts() -> None:
     assert Redaction([RedactionRule("$.notes", mask=False)], 1024).apply(context).context == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
+def test_a_path_that_cannot_be_used_or_could_take_any_time_is_refused_at_the_start() -> None:
+    for path, why in [
         ("password", "JSONPath"),
         ("$.a b", "JSONPath"),
         ("$..", "JSONPath"),
@@ -191,14 +187,13 @@ def test_only_what_remains_counts() -> None:
         ("$[?match(@.a, $.b)]", "pattern"),
         ("$[?match(@.a, '[')]", "RFC 9485"),
         ("$[?search(@.a, '(?=a)')]", "RFC 9485"),
-    ],
-)
-def test_a_path_that_cannot_be_used_or_could_take_any_time_is_refused_at_the_start(path: str, why: str) -> None:
-    rules = [RedactionRule("$.fine", mask=False), RedactionRule(path, mask=True)]
-    with pytest.raises(ConfigError) as refused:
-        Redaction(rules, LARGE)
-    assert str(refused.value).startswith("liaison.redaction.1.path: ")
-    assert why in str(refused.value)
+    ]:
+        with named_case(path, why):
+            rules = [RedactionRule("$.fine", mask=False), RedactionRule(path, mask=True)]
+            with pytest.raises(ConfigError) as refused:
+                Redaction(rules, LARGE)
+            assert str(refused.value).startswith("liaison.redaction.1.path: ")
+            assert why in str(refused.value)
 
 
 def test_every_bad_path_is_named() -> None:
@@ -244,9 +239,8 @@ def test_patterns_are_those_of_rfc_9485(pattern: str, found: list[str]) -> None:
     assert remains["texts"] == [text for text in texts if text not in found]
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
+def test_other_patterns_are_refused_at_the_start() -> None:
+    for pattern in [
         "a**",
         "(a",
         "a)",
@@ -261,11 +255,9 @@ def test_patterns_are_those_of_rfc_9485(pattern: str, found: list[str]) -> None:
         "\\\\p{Xx}",
         "\\\\p{L",
         "a{1}{2}",
-    ],
-)
-def test_other_patterns_are_refused_at_the_start(pattern: str) -> None:
-    with pytest.raises(ConfigError):
-        Redaction([RedactionRule(f"$[?search(@, '{pattern}')]", mask=False)], LARGE)
+    ]:
+        with named_case(pattern), pytest.raises(ConfigError):
+            Redaction([RedactionRule(f"$[?search(@, '{pattern}')]", mask=False)], LARGE)
 
 
 def chain(depth: int, innermost: Any) -> Any:

@@ -8,6 +8,7 @@ from cstp_grpc.client.http_client import is_public
 from cstp_grpc.modules.tasks.push_notifications import PushUrlPolicy
 from cstp_grpc.modules.webhooks.delivery import UrlAllowList
 from tests.modules.tasks.pushing import allow
+from tests.named_case import named_case
 
 LISTED = "http://hooks.internal:8080/a2a/"
 
@@ -16,9 +17,8 @@ def addresses(allowed: UrlAllowList | None = None, *, loopback: bool = False) ->
     return PushUrlPolicy(allowed or UrlAllowList([]), is_public, loopback=loopback)
 
 
-@pytest.mark.parametrize(
-    ("url", "by_default", "with_loopback"),
-    [
+def test_an_address_is_judged_as_far_as_it_says_so_itself() -> None:
+    for url, by_default, with_loopback in [
         ("https://agents.example.com/hook", True, True),
         ("https://93.184.216.34/hook", True, True),
         ("https://[2606:2800:220:1::1]/hook", True, True),
@@ -45,11 +45,10 @@ def addresses(allowed: UrlAllowList | None = None, *, loopback: bool = False) ->
         ("ftp://agents.example.com/", False, False),
         ("agents.example.com", False, False),
         ("", False, False),
-    ],
-)
-def test_an_address_is_judged_as_far_as_it_says_so_itself(url: str, by_default: bool, with_loopback: bool) -> None:
-    assert (addresses().address(url) is not None) is by_default
-    assert (addresses(loopback=True).address(url) is not None) is with_loopback
+    ]:
+        with named_case(url, by_default, with_loopback):
+            assert (addresses().address(url) is not None) is by_default
+            assert (addresses(loopback=True).address(url) is not None) is with_loopback
 
 
 @pytest.mark.parametrize(

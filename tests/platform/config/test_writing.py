@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.platform.config import ConfigError, add_peer, replace_file
+from tests.named_case import named_case
 
 FILE = Path("cstp.yaml")
 ENTRY = {"name": "b", "url": "https://b.example.com/card.json", "token": "${CSTP_TOKEN_B}", "role": "required"}
@@ -55,9 +56,8 @@ def test_an_entry_comes_after_the_others_and_all_else_stays() -> None:
     assert written.splitlines() == before[:at] + lines + before[at:]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_each_layout_is_kept() -> None:
+    for text, expected in [
         ("", "federation:\n  peers:\n    - name: b\n      url: grpc://b:1\n"),
         ("# Nothing yet.\n", "# Nothing yet.\n\nfederation:\n  peers:\n    - name: b\n      url: grpc://b:1\n"),
         ("grpc: {port: 1}", "grpc: {port: 1}\n\nfederation:\n  peers:\n    - name: b\n      url: grpc://b:1\n"),
@@ -93,10 +93,9 @@ def test_an_entry_comes_after_the_others_and_all_else_stays() -> None:
             "federation:\n  peers:\n    - url: |\n        x\n    - name: b\n      url: grpc://b:1\n\n    # end\n"
             "  max_hops: 2\n",
         ),
-    ],
-)
-def test_each_layout_is_kept(text: str, expected: str) -> None:
-    assert add_peer(text, FILE, {"name": "b", "url": "grpc://b:1"}) == expected
+    ]:
+        with named_case(text, expected):
+            assert add_peer(text, FILE, {"name": "b", "url": "grpc://b:1"}) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
+from tests.named_case import named_case
 
 RECORDS = (
     "Keep orders in PostgreSQL\nThe order service needs transactions across tables and reports by joins.",
@@ -58,9 +59,8 @@ def test_another_process_gets_the_same_vectors() -> None:
     assert other.stdout == LexicalEmbedder().embed(["Keep orders in PostgreSQL", "?"]).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("query", "start"),
-    [
+def test_words_identifiers_and_misspellings_are_found() -> None:
+    for query, start in [
         ("order transactions", "Keep orders"),
         ("message queues for workers", "Replace polling"),
         ("backup encryption", "Encrypt backups"),
@@ -72,10 +72,9 @@ def test_another_process_gets_the_same_vectors() -> None:
         ("worker_processes", "Bound workerProcesses"),
         ("rabbitmq", "Replace polling"),
         ("kubernets", "Postpone"),
-    ],
-)
-def test_words_identifiers_and_misspellings_are_found(query: str, start: str) -> None:
-    assert best(query).startswith(start)
+    ]:
+        with named_case(query, start):
+            assert best(query).startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.core.decisions.search.decision_search import SearchPlan
 from cstp_grpc.modules.federation.peer import BreakerState
+from tests.named_case import named_case
 from tests.platform.telemetry.test_guide import ROOT, documented_metrics
 
 FOLDER = ROOT / "deploy/observability"
@@ -96,21 +97,22 @@ def labels_of(sample: str) -> set[str]:
     return documented[name] | ({"le"} if sample.endswith("_bucket") else set())
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_query_is_about_metrics_that_exist(name: str) -> None:
-    selectors = selectors_of(QUERIES[name])
-    assert selectors
-    labels = set(OF_EVERY_TARGET)
-    for selector in selectors:
-        labels |= set() if selector.name == "up" else labels_of(selector.name)
-        for matcher in selector.matchers.matchers:
-            assert matcher.name in labels, f"{selector.name} has no label {matcher.name}"
-            if matcher.name in VALUES:
-                assert set(matcher.value.split("|")) <= set(VALUES[matcher.name]), matcher.value
-    for expression in expressions_within(promql_parser.parse(QUERIES[name])):
-        modifier = getattr(expression, "modifier", None)
-        if isinstance(expression, promql_parser.AggregateExpr) and modifier is not None:
-            assert set(modifier.labels) <= labels, f"{modifier.labels} of {labels}"
+def test_a_query_is_about_metrics_that_exist() -> None:
+    for name in QUERIES:
+        with named_case(name):
+            selectors = selectors_of(QUERIES[name])
+            assert selectors
+            labels = set(OF_EVERY_TARGET)
+            for selector in selectors:
+                labels |= set() if selector.name == "up" else labels_of(selector.name)
+                for matcher in selector.matchers.matchers:
+                    assert matcher.name in labels, f"{selector.name} has no label {matcher.name}"
+                    if matcher.name in VALUES:
+                        assert set(matcher.value.split("|")) <= set(VALUES[matcher.name]), matcher.value
+            for expression in expressions_within(promql_parser.parse(QUERIES[name])):
+                modifier = getattr(expression, "modifier", None)
+                if isinstance(expression, promql_parser.AggregateExpr) and modifier is not None:
+                    assert set(modifier.labels) <= labels, f"{modifier.labels} of {labels}"
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

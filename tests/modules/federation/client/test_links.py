@@ -46,6 +46,7 @@ from tests.modules.federation.client.servers import (
     silent_server,
     tcp_server,
 )
+from tests.named_case import named_case
 from tests.waiting import wait_until
 
 
@@ -181,10 +182,10 @@ NO_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
-def test_http_that_is_no_answer_is_not_understood(content: bytes) -> None:
-    with tcp_server(saying(content)) as address, peer_at(f"http://{address}") as peer:
-        assert_not_understood(ask(peer))
+def test_http_that_is_no_answer_is_not_understood() -> None:
+    for name, content in NO_ANSWERS.items():
+        with named_case(name), tcp_server(saying(content)) as address, peer_at(f"http://{address}") as peer:
+            assert_not_understood(ask(peer))
 
 
 @pytest.mark.parametrize(
@@ -280,9 +281,8 @@ def test_a_peer_speaks_for_its_categories() -> None:
         assert generalist.speaks_for("refactor")
 
 
-@pytest.mark.parametrize(
-    ("url", "token", "roots", "field"),
-    [
+def test_what_cannot_be_used_is_refused_at_once() -> None:
+    for url, token, roots, field in [
         ("ftp://host:1", None, None, "target"),
         ("grpc://host", None, None, "target"),
         ("http://user:secret@host", None, None, "target"),
@@ -294,13 +294,12 @@ def test_a_peer_speaks_for_its_categories() -> None:
         ("grpcs://host:1", None, b"no PEM", "root_certificates"),
         ("https://host", None, b"\xff", "root_certificates"),
         ("https://host/card.json", None, b"no PEM", "root_certificates"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_at_once(url: str, token: str | None, roots: bytes | None, field: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        open_peer(Agent("peer", url, token, root_certificates=roots), CircuitBreaker(1, 1.0))
-    assert [violation.field for violation in refused.value.violations] == [field]
-    assert "secret" not in refused.value.message
+    ]:
+        with named_case(url, token, roots):
+            with pytest.raises(InvalidArgument) as refused:
+                open_peer(Agent("peer", url, token, root_certificates=roots), CircuitBreaker(1, 1.0))
+            assert [violation.field for violation in refused.value.violations] == [field]
+            assert "secret" not in refused.value.message
 
 
 @pytest.fixture(params=["grpcs", "https"])

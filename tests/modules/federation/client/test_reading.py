@@ -51,6 +51,7 @@ from tests.modules.federation.client.answers import (
     violation,
 )
 from tests.modules.federation.client.servers import QUERY, REQUEST, SECONDS
+from tests.named_case import named_case
 
 ANSWERS: list[Callable[[], Message]] = [
     lambda: check(violation(), warnings=(violation("soft", WARN),)),
@@ -208,19 +209,20 @@ NONSENSE: dict[str, Callable[[], Message]] = {
 }
 
 
-@pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
-def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
-    answer = heard(message())
-    assert (answer.status, answer.verdict, answer.matches, answer.feedback) == (
-        PeerStatus.NOT_UNDERSTOOD,
-        None,
-        None,
-        None,
-    )
-    assert answer.failure is not None
-    assert answer.failure.reason == "INTERNAL"
-    assert answer.failure.message.startswith("Its answer was not understood: ")
-    assert not decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).allowed
+def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows() -> None:
+    for name, message in NONSENSE.items():
+        with named_case(name):
+            answer = heard(message())
+            assert (answer.status, answer.verdict, answer.matches, answer.feedback) == (
+                PeerStatus.NOT_UNDERSTOOD,
+                None,
+                None,
+                None,
+            )
+            assert answer.failure is not None
+            assert answer.failure.reason == "INTERNAL"
+            assert answer.failure.message.startswith("Its answer was not understood: ")
+            assert not decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).allowed
 
 
 def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None:
