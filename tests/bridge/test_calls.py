@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call, fail, serving
+from tests.named_case import named_case
 from tests.waiting import wait_until
 
 UNARY = [name for name, method in contract_methods().items() if method.public and not method.streaming]
@@ -20,11 +22,17 @@ STREAMING = [name for name, method in contract_methods().items() if method.publi
 INTERNAL = [name for name, method in contract_methods().items() if not method.public]
 
 
-@pytest.mark.parametrize("name", UNARY)
-def test_every_unary_method_of_the_contract_is_served(bridge: Client, server: Scripted, name: str) -> None:
-    server.plays[name] = lambda request, context: contract_methods()[name].response()
-    assert "result" in bridge.post(call(name)).json
-    assert server.seen[-1].method == name
+def empty_answer(name: str, request: Message, context: grpc.ServicerContext) -> Message:
+    """Return the answer of a method without any field."""
+    return contract_methods()[name].response()
+
+
+def test_every_unary_method_of_the_contract_is_served(bridge: Client, server: Scripted) -> None:
+    for name in UNARY:
+        with named_case(name):
+            server.plays[name] = partial(empty_answer, name)
+            assert "result" in bridge.post(call(name)).json
+            assert server.seen[-1].method == name
 
 
 @pytest.mark.parametrize("name", INTERNAL)

@@ -13,6 +13,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.bridge.support import Client, Scripted, call, fail
+from tests.named_case import named_case
 
 ROUTE = "liaison.routeToLiaisonAgent"
 INTENTS = {name: method.intent_type for name, method in contract_methods().items() if method.intent_type}
@@ -37,28 +38,32 @@ def worded(error: dict[str, Any], intent_type: str, details: dict[str, str]) -> 
     }
 
 
-@pytest.mark.parametrize("reason", REASON_CODES)
-def test_a_failure_is_also_told_as_the_intents_contract_words_it(bridge: Client, server: Scripted, reason: str) -> None:
-    details = {"target_pillar": "content", "reason": "The agent refused it"}
-    play = fail(grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", **details)
-    error = error_of(bridge, server, ROUTE, {"target_pillar": "content"}, play)
-    assert error["data"] == {
-        "reason": reason,
-        "requestId": "of-the-server",
-        "metadata": details,
-        "error": "In plain words",
-        "error_code": reason,
-        "execution_id": "of-the-server",
-        "intent_type": "route_to_liaison_agent",
-        "details": details,
-    }
+def test_a_failure_is_also_told_as_the_intents_contract_words_it(bridge: Client, server: Scripted) -> None:
+    for reason in REASON_CODES:
+        with named_case(reason):
+            details = {"target_pillar": "content", "reason": "The agent refused it"}
+            play = fail(grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", **details)
+            error = error_of(bridge, server, ROUTE, {"target_pillar": "content"}, play)
+            assert error["data"] == {
+                "reason": reason,
+                "requestId": "of-the-server",
+                "metadata": details,
+                "error": "In plain words",
+                "error_code": reason,
+                "execution_id": "of-the-server",
+                "intent_type": "route_to_liaison_agent",
+                "details": details,
+            }
 
 
-@pytest.mark.parametrize("name", UNARY)
-def test_every_intent_is_named_by_its_failures(bridge: Client, server: Scripted, name: str) -> None:
-    error = error_of(bridge, server, name, {}, fail(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", "No such session"))
-    assert error["code"] == -32011
-    assert error["data"].items() >= worded(error, INTENTS[name], {}).items()
+def test_every_intent_is_named_by_its_failures(bridge: Client, server: Scripted) -> None:
+    for name in UNARY:
+        with named_case(name):
+            error = error_of(
+                bridge, server, name, {}, fail(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", "No such session")
+            )
+            assert error["code"] == -32011
+            assert error["data"].items() >= worded(error, INTENTS[name], {}).items()
 
 
 @pytest.mark.parametrize(

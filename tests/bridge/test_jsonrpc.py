@@ -79,9 +79,8 @@ def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> N
     assert call.id == "null"
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
+def test_what_is_no_call_is_refused_under_the_id_that_it_has() -> None:
+    for members in [
         '"method": "m"',
         '"jsonrpc": "1.0", "method": "m"',
         '"jsonrpc": 2.0, "method": "m"',
@@ -91,15 +90,14 @@ def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> N
         '"jsonrpc": "2.0", "method": "m", "params": null',
         '"jsonrpc": "2.0", "method": "m", "params": "x"',
         '"jsonrpc": "2.0", "method": "m", "params": 1',
-    ],
-)
-def test_what_is_no_call_is_refused_under_the_id_that_it_has(members: str) -> None:
-    found = read_one(f'{{{members}, "id": 1.0}}')
-    assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
-    assert (found.id, error_codes(found.failure).json_rpc_code) == ("1.0", -32600)
-    without = read_one(f"{{{members}}}")
-    assert isinstance(without, jsonrpc.MalformedJsonRpcRequest)
-    assert without.id == "null"
+    ]:
+        with named_case(members):
+            found = read_one(f'{{{members}, "id": 1.0}}')
+            assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
+            assert (found.id, error_codes(found.failure).json_rpc_code) == ("1.0", -32600)
+            without = read_one(f"{{{members}}}")
+            assert isinstance(without, jsonrpc.MalformedJsonRpcRequest)
+            assert without.id == "null"
 
 
 def test_members_that_the_specification_does_not_know_are_ignored() -> None:

@@ -9,20 +9,29 @@ from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import Client, Scripted, bare, bridging, call, fail, serving
+from tests.named_case import named_case
 
 QUERY = call("cstp.queryDecisions", {"query": "x"})
 
 
-@pytest.mark.parametrize("reason", REASON_CODES)
-def test_a_reason_becomes_its_code_and_http_status(bridge: Client, server: Scripted, reason: str) -> None:
-    server.plays["cstp.queryDecisions"] = fail(
-        grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", permission="announce"
-    )
-    answer = bridge.post(QUERY)
-    error = answer.json["error"]
-    assert (error["code"], answer.status) == (REASON_CODES[reason].json_rpc_code, REASON_CODES[reason].http_status)
-    assert error["message"] == "In plain words"
-    assert error["data"] == {"reason": reason, "requestId": "of-the-server", "metadata": {"permission": "announce"}}
+def test_a_reason_becomes_its_code_and_http_status(bridge: Client, server: Scripted) -> None:
+    for reason in REASON_CODES:
+        with named_case(reason):
+            server.plays["cstp.queryDecisions"] = fail(
+                grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", permission="announce"
+            )
+            answer = bridge.post(QUERY)
+            error = answer.json["error"]
+            assert (error["code"], answer.status) == (
+                REASON_CODES[reason].json_rpc_code,
+                REASON_CODES[reason].http_status,
+            )
+            assert error["message"] == "In plain words"
+            assert error["data"] == {
+                "reason": reason,
+                "requestId": "of-the-server",
+                "metadata": {"permission": "announce"},
+            }
 
 
 def test_who_is_not_known_is_challenged(bridge: Client, server: Scripted) -> None:
@@ -107,9 +116,8 @@ def test_details_of_many_fields_fit(bridge: Client, server: Scripted) -> None:
     assert len(bridge.post(QUERY).json["error"]["data"]["violations"]) == 100
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
+def test_a_status_without_details_is_told_in_our_own_words(bridge: Client, server: Scripted) -> None:
+    for status, reason in [
         (grpc.StatusCode.UNIMPLEMENTED, "METHOD_NOT_FOUND"),
         (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
         (grpc.StatusCode.OUT_OF_RANGE, "INVALID_ARGUMENT"),
@@ -126,17 +134,17 @@ def test_details_of_many_fields_fit(bridge: Client, server: Scripted) -> None:
         (grpc.StatusCode.INTERNAL, "INTERNAL"),
         (grpc.StatusCode.UNKNOWN, "INTERNAL"),
         (grpc.StatusCode.DATA_LOSS, "INTERNAL"),
-    ],
-)
-def test_a_status_without_details_is_told_in_our_own_words(
-    bridge: Client, server: Scripted, status: grpc.StatusCode, reason: str
-) -> None:
-    server.plays["cstp.queryDecisions"] = bare(status, "secret text of a driver")
-    answer = bridge.post(QUERY)
-    error = answer.json["error"]
-    assert error["data"] == {"reason": reason, "requestId": answer.headers["X-Request-Id"]}
-    assert (error["code"], answer.status) == (REASON_CODES[reason].json_rpc_code, REASON_CODES[reason].http_status)
-    assert "secret" not in error["message"]
+    ]:
+        with named_case(status, reason):
+            server.plays["cstp.queryDecisions"] = bare(status, "secret text of a driver")
+            answer = bridge.post(QUERY)
+            error = answer.json["error"]
+            assert error["data"] == {"reason": reason, "requestId": answer.headers["X-Request-Id"]}
+            assert (error["code"], answer.status) == (
+                REASON_CODES[reason].json_rpc_code,
+                REASON_CODES[reason].http_status,
+            )
+            assert "secret" not in error["message"]
 
 
 def test_what_a_servicer_raises_does_not_reach_the_caller(bridge: Client, server: Scripted) -> None:

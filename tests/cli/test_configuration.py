@@ -14,6 +14,7 @@ from cstp_grpc.platform.config import Settings, describe_plain_listeners, load_s
 from cstp_grpc.platform.config.exposure import ALL_LISTENERS
 from scripts.config_docs import split_pages
 from tests.cli.conftest import Invoke
+from tests.named_case import named_case
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration"
 
@@ -50,9 +51,8 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
     assert "a-long-secret" not in result.output
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_mistakes_are_named(invoke: Invoke, home: Path) -> None:
+    for content, problem in [
         ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting; did you mean `port`?"),
         ("gprc: {port: 1}", "cstp.yaml: gprc: is not a known setting; did you mean `grpc`?"),
         ("grpc: {anything: 1}", "cstp.yaml: grpc.anything: is not a known setting\n"),
@@ -114,13 +114,12 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
             "auth:\n  tokens:\n    - name: a\n      token: a-long-secret\n      'name': b\n",
             "cstp.yaml: line 5: the key `name` is given twice; the first is on line 3",
         ),
-    ],
-)
-def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Path) -> None:
-    (home / "cstp.yaml").write_text(content)
-    result = invoke("config", "check", "--config", "cstp.yaml")
-    assert result.exit_code == 1
-    assert problem in result.stderr
+    ]:
+        with named_case(content, problem):
+            (home / "cstp.yaml").write_text(content)
+            result = invoke("config", "check", "--config", "cstp.yaml")
+            assert result.exit_code == 1
+            assert problem in result.stderr
 
 
 @pytest.mark.parametrize(

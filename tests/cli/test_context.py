@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Invoke
 from tests.modules.intent_layer.repositories import needs_git, new_repository
 from tests.modules.intent_layer.trees import write_tree
+from tests.named_case import named_case
 
 ROOT = """\
 # Shop
@@ -184,9 +185,8 @@ class TestProject:
         ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_usage_is_an_error_and_not_what_2_means_in_the_protocol(invoke: Invoke) -> None:
+    for arguments in [
         ["context", "--nonsense"],
         ["context", "nonsense"],
         ["context", "resolve"],
@@ -196,14 +196,12 @@ class TestProject:
         ["context", "validate", "x", "--staged"],
         ["learn", "report", "--path", "x"],
         ["learn", "review", "--accept"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_an_error_and_not_what_2_means_in_the_protocol(invoke: Invoke, arguments: list[str]) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 1
-    assert "Usage: " in result.stderr
-    assert "Error: " in result.stderr
+    ]:
+        with named_case(arguments):
+            result = invoke(*arguments)
+            assert result.exit_code == 1
+            assert "Usage: " in result.stderr
+            assert "Error: " in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.methods import contract_methods
 from tests.cli.conftest import Invoke, Server
 from tests.harness import bridging, settings
+from tests.named_case import named_case
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -27,12 +28,13 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str
     return [leaf for name, inner in found if inner for leaf in leaves(inner, (*path, name))]
 
 
-@pytest.mark.parametrize("path", leaves(main), ids=" ".join)
-def test_every_command_explains_itself_with_examples(path: tuple[str, ...], invoke: Invoke) -> None:
-    result = invoke(*path, "--help")
-    assert result.exit_code == 0
-    assert "Example" in result.stdout
-    assert f"cstp {' '.join(path)}" in result.stdout
+def test_every_command_explains_itself_with_examples(invoke: Invoke) -> None:
+    for path in leaves(main):
+        with named_case(path):
+            result = invoke(*path, "--help")
+            assert result.exit_code == 0
+            assert "Example" in result.stdout
+            assert f"cstp {' '.join(path)}" in result.stdout
 
 
 def test_the_help_lists_every_command(invoke: Invoke) -> None:

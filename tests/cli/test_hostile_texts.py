@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from rich.console import Console
@@ -35,6 +34,7 @@ from cstp_grpc.gen.cstp.v1 import (
 )
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.hostile_texts import ORDER, fill, hostile_texts, steering_characters
+from tests.named_case import named_case
 
 Show = Callable[[Console, Any], object]
 SHOWN: list[tuple[Show, type[Message]]] = [
@@ -75,16 +75,17 @@ SHOWN: list[tuple[Show, type[Message]]] = [
 ]
 
 
-@pytest.mark.parametrize(("show", "kind"), SHOWN)
 @given(hostile_texts)
-def test_no_field_of_an_answer_reaches_a_terminal_raw(show: Show, kind: type[Message], text: str) -> None:
-    message = fill(kind(), text)
-    stream = io.StringIO()
-    show(WholeWordConsole(file=stream, markup=False, emoji=False, highlight=False, width=100_000), message)
-    printed = stream.getvalue()
-    assert steering_characters(printed) == []
-    # A text of several lines is indented below its first one, which may begin with any signs.
-    assert [line for line in printed.splitlines() if line.startswith((ORDER, "## Suggestions"))] == []
+def test_no_field_of_an_answer_reaches_a_terminal_raw(text: str) -> None:
+    for show, kind in SHOWN:
+        with named_case(show, kind):
+            message = fill(kind(), text)
+            stream = io.StringIO()
+            show(WholeWordConsole(file=stream, markup=False, emoji=False, highlight=False, width=100_000), message)
+            printed = stream.getvalue()
+            assert steering_characters(printed) == []
+            # A text of several lines is indented below its first one, which may begin with any signs.
+            assert [line for line in printed.splitlines() if line.startswith((ORDER, "## Suggestions"))] == []
 
 
 @given(hostile_texts)

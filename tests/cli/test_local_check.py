@@ -12,6 +12,7 @@ from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_loading import SERVER_LIBRARIES, SETTINGS_LIBRARIES, modules_loaded
 from tests.core.guardrails.rulebooks import content, rule, write
+from tests.named_case import named_case
 
 OF_A_SERVER = {"agent", "checkId", "evaluatedAt"}
 """What the answer of a server says of the server and of the record."""
@@ -98,9 +99,8 @@ def test_a_broken_rulebook_fails_with_its_problems(home: Path, invoke: Invoke) -
     assert "context.x is not declared in inputs" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_of_the_other_way_to_check_are_refused(invoke: Invoke) -> None:
+    for options in [
         ["--local", "--agent", "grpc://127.0.0.1:1"],
         ["--local", "--token", "t"],
         ["--rules", ".", "--agent", "grpc://127.0.0.1:1"],
@@ -109,10 +109,9 @@ def test_a_broken_rulebook_fails_with_its_problems(home: Path, invoke: Invoke) -
         ["--rules", ".", "--ask", "security"],
         ["--as", "ci"],
         ["--permission", "check"],
-    ],
-)
-def test_options_of_the_other_way_to_check_are_refused(options: list[str], invoke: Invoke) -> None:
-    assert invoke("check", "do it", *options).exit_code == 2
+    ]:
+        with named_case(options):
+            assert invoke("check", "do it", *options).exit_code == 2
 
 
 def test_a_check_by_rules_loads_nothing_to_call_with(rules: Path, tmp_path: Path) -> None:

@@ -110,12 +110,11 @@ def test_a_rate_limit_says_how_long_to_wait() -> None:
     assert error.retry_after == 1.5
 
 
-@pytest.mark.parametrize(
-    "wait", [10**400, 1e308, math.inf, math.nan, -1, "1500", [1500], None], ids=lambda wait: str(wait)[:6]
-)
-def test_a_time_that_nobody_waits_is_not_told(wait: Any) -> None:
-    error = failure_of(failure(-32002, "slower", {"retryAfterMs": wait}))
-    assert (type(error), error.retry_after) == (errors.RateLimited, None)
+def test_a_time_that_nobody_waits_is_not_told() -> None:
+    for wait in [10**400, 1e308, math.inf, math.nan, -1, "1500", [1500], None]:
+        with named_case(wait):
+            error = failure_of(failure(-32002, "slower", {"retryAfterMs": wait}))
+            assert (type(error), error.retry_after) == (errors.RateLimited, None)
 
 
 @pytest.mark.parametrize("wait", ["9" * 400, "soon", "²"], ids=lambda wait: wait[:6])

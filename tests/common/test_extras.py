@@ -26,6 +26,7 @@ from tests.installations import (
     requirements_of,
     run_with_extras,
 )
+from tests.named_case import named_case
 
 FOR_DEVELOPERS = "dev"
 SHOW_ALL_HELP = """
@@ -118,16 +119,17 @@ def test_every_imported_library_is_of_the_package_or_of_an_extra() -> None:
     assert strays == {}
 
 
-@pytest.mark.parametrize("name", EXTRAS)
-def test_an_extra_is_declared_as_it_is_explained(name: str) -> None:
-    declared = [Requirement(text) for text in PROJECT["optional-dependencies"][name]]
-    included = {extra for each in declared if each.name == DISTRIBUTION for extra in each.extras}
-    assert set(EXTRAS[name].includes) == included
-    known = distributions_by_library()
-    brought = [known[library] for library in EXTRAS[name].libraries]
-    assert all(names & installed_distributions([name]) - installed_distributions() for names in brought)
-    required = {normalize_name(each.name) for each in declared if each.name != DISTRIBUTION}
-    assert {each for each in required if not any(each in names for names in brought)} == set()
+def test_an_extra_is_declared_as_it_is_explained() -> None:
+    for name in EXTRAS:
+        with named_case(name):
+            declared = [Requirement(text) for text in PROJECT["optional-dependencies"][name]]
+            included = {extra for each in declared if each.name == DISTRIBUTION for extra in each.extras}
+            assert set(EXTRAS[name].includes) == included
+            known = distributions_by_library()
+            brought = [known[library] for library in EXTRAS[name].libraries]
+            assert all(names & installed_distributions([name]) - installed_distributions() for names in brought)
+            required = {normalize_name(each.name) for each in declared if each.name != DISTRIBUTION}
+            assert {each for each in required if not any(each in names for names in brought)} == set()
 
 
 def test_the_package_alone_has_none_of_the_heavy_libraries() -> None:

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import grpc
-import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.harness import TIMEOUT, running, settings
+from tests.named_case import named_case
 from tests.server.open_calls import ALICE, REFLECTION, reflect
 from tests.waiting import wait_until
 
@@ -42,30 +42,30 @@ def test_reflection_tells_the_contract(channel: grpc.Channel) -> None:
     assert [method.name for method in service.methods] == ["AnnounceIntent", "QueryDecisions", "CheckGuardrails"]
 
 
-@pytest.mark.parametrize("version", REFLECTION)
-@pytest.mark.parametrize(
-    ("symbol", "file"),
-    [
-        ("cstp.v1.CstpService", "cstp/v1/cstp.proto"),
-        ("cstp.v1.CstpService.CheckGuardrails", "cstp/v1/cstp.proto"),
-        ("cstp.v1.CheckGuardrailsRequest.action", "cstp/v1/cstp.proto"),
-        ("grpc.reflection.v1.ServerReflection", "grpc_reflection/v1/reflection.proto"),
-        ("grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "grpc_reflection/v1/reflection.proto"),
-        ("grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", "grpc_reflection/v1alpha/reflection.proto"),
-    ],
-)
-def test_reflection_finds_services_and_their_members(
-    channel: grpc.Channel, version: str, symbol: str, file: str
-) -> None:
-    shown = reflect(channel, version, symbol).file_descriptor_response.file_descriptor_proto
-    found = [descriptor_pb2.FileDescriptorProto.FromString(one).name for one in shown]
-    assert file in found
+def test_reflection_finds_services_and_their_members(channel: grpc.Channel) -> None:
+    for version in REFLECTION:
+        for symbol, file in [
+            ("cstp.v1.CstpService", "cstp/v1/cstp.proto"),
+            ("cstp.v1.CstpService.CheckGuardrails", "cstp/v1/cstp.proto"),
+            ("cstp.v1.CheckGuardrailsRequest.action", "cstp/v1/cstp.proto"),
+            ("grpc.reflection.v1.ServerReflection", "grpc_reflection/v1/reflection.proto"),
+            ("grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "grpc_reflection/v1/reflection.proto"),
+            (
+                "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo",
+                "grpc_reflection/v1alpha/reflection.proto",
+            ),
+        ]:
+            with named_case(version, symbol, file):
+                shown = reflect(channel, version, symbol).file_descriptor_response.file_descriptor_proto
+                found = [descriptor_pb2.FileDescriptorProto.FromString(one).name for one in shown]
+                assert file in found
 
 
-@pytest.mark.parametrize("version", REFLECTION)
-@pytest.mark.parametrize("symbol", ["cstp.v1.CstpService.NoSuchMethod", "cstp.v1.NoSuchService.Method", "x", "", "."])
-def test_reflection_does_not_find_what_is_missing(channel: grpc.Channel, version: str, symbol: str) -> None:
-    assert reflect(channel, version, symbol).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+def test_reflection_does_not_find_what_is_missing(channel: grpc.Channel) -> None:
+    for version in REFLECTION:
+        for symbol in ["cstp.v1.CstpService.NoSuchMethod", "cstp.v1.NoSuchService.Method", "x", "", "."]:
+            with named_case(version, symbol):
+                assert reflect(channel, version, symbol).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 def test_buf_calls_methods_by_reflection(tmp_path: Path) -> None:

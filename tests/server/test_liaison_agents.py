@@ -38,6 +38,7 @@ from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent
 from tests.error_classes import failing
 from tests.harness import TOKENS, bridging, running, settings
+from tests.named_case import named_case
 from tests.waiting import SECONDS, wait_until
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
@@ -403,9 +404,8 @@ def test_it_must_accept_first_where_the_settings_say_so(delivery: str, confirms:
         assert agent.confirms is confirms
 
 
-@pytest.mark.parametrize(
-    ("kind", "url", "more", "setting"),
-    [
+def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    for kind, url, more, setting in [
         ("a2a", "grpc://127.0.0.1:1", {}, "url"),
         ("a2a", "http://user:secret@127.0.0.1", {}, "url"),
         ("grpc", "http://127.0.0.1:1", {}, "url"),
@@ -423,18 +423,15 @@ def test_it_must_accept_first_where_the_settings_say_so(delivery: str, confirms:
         ("grpc", "grpcs://:secret@127.0.0.1:1", {}, "url"),
         ("jsonrpc", "https://user:secret@127.0.0.1:1", {}, "url"),
         ("jsonrpc", "https://:secret@127.0.0.1:1", {}, "url"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_named(
-    kind: str, url: str, more: dict[str, str], setting: str, tmp_path: Path
-) -> None:
-    (tmp_path / "no.pem").write_text("no certificate")
-    (tmp_path / "empty.pem").write_text("")
-    given = {name: tmp_path / value if name == "ca_file" else SecretStr(value) for name, value in more.items()}
-    pillar = PillarSettings(kind=kind, url=url, **given)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"^liaison\.pillars\.content\.{setting}: ") as refused:
-        build_remote_agent("content", pillar, LiaisonSettings())
-    assert "secret" not in str(refused.value)
+    ]:
+        with named_case(kind, url, more):
+            (tmp_path / "no.pem").write_text("no certificate")
+            (tmp_path / "empty.pem").write_text("")
+            given = {name: tmp_path / value if name == "ca_file" else SecretStr(value) for name, value in more.items()}
+            pillar = PillarSettings(kind=kind, url=url, **given)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match=rf"^liaison\.pillars\.content\.{setting}: ") as refused:
+                build_remote_agent("content", pillar, LiaisonSettings())
+            assert "secret" not in str(refused.value)
 
 
 def test_the_authorities_of_the_settings_are_believed(certificate: Certificate) -> None:

@@ -17,6 +17,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.server.identity import wrong_tokens
 from cstp_grpc.server.identity.wrong_tokens import WrongTokenThrottle
 from tests.harness import TOKENS, GrpcCaller, running, settings
+from tests.named_case import named_case
 
 LONG = "a-token-of-at-least-24-characters"
 KEY = "bridge-key-of-at-least-24-characters"
@@ -156,9 +157,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [number for number in range(1000) if throttle.find_wait(str(number)) is not None] == list(range(900, 1000))
 
 
-@pytest.mark.parametrize(
-    ("peer", "forwarded", "client"),
-    [
+def test_the_client_is_the_outermost_that_trusted_proxies_vouch_for() -> None:
+    for peer, forwarded, client in [
         ("192.0.2.1", ["203.0.113.1"], "192.0.2.1"),
         ("10.0.0.1", ["203.0.113.1"], "203.0.113.1"),
         ("10.0.0.1", ["198.51.100.1", "203.0.113.1:4711", "10.0.0.2"], "203.0.113.1"),
@@ -167,12 +167,9 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("10.0.0.1", ["unknown"], "10.0.0.1"),
         ("10.0.0.1", [], "10.0.0.1"),
         ("", ["203.0.113.1"], ""),
-    ],
-)
-def test_the_client_is_the_outermost_that_trusted_proxies_vouch_for(
-    peer: str, forwarded: list[str], client: str
-) -> None:
-    assert TrustedNetworks.parse(["10.0.0.0/8"], "x").find_client(peer, forwarded) == client
+    ]:
+        with named_case(peer, forwarded, client):
+            assert TrustedNetworks.parse(["10.0.0.0/8"], "x").find_client(peer, forwarded) == client
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.bridge.a2a.raw import Raw, saying
+from tests.named_case import named_case
 
 A2A_JSON = "application/a2a+json"
 JSON = "application/json"
@@ -46,24 +45,20 @@ def test_results_and_errors_have_the_type_that_is_asked_for(raw: Raw, accept: st
         assert "Accept" in answer.headers["Vary"]
 
 
-@pytest.mark.parametrize("accept", [JSON, A2A_JSON])
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/message:send", saying("Deploy"), 200),
-        ("GET", "/nowhere", None, 404),
-        ("PUT", "/tasks", None, 405),
-        ("POST", "/message:stream", {}, 400),
-        ("POST", "/tasks/none:subscribe", None, 404),
-        ("POST", "/message:send", b"{", 400),
-    ],
-)
-def test_everything_has_the_type_that_is_asked_for(
-    raw: Raw, method: str, path: str, body: Any, status: int, accept: str
-) -> None:
-    answer = raw.send(method, BASE + path, body, headers={"Accept": accept})
-    assert (answer.status, answer.headers["Content-Type"]) == (status, accept)
-    assert "Accept" in answer.headers["Vary"]
+def test_everything_has_the_type_that_is_asked_for(raw: Raw) -> None:
+    for accept in [JSON, A2A_JSON]:
+        for method, path, body, status in [
+            ("POST", "/message:send", saying("Deploy"), 200),
+            ("GET", "/nowhere", None, 404),
+            ("PUT", "/tasks", None, 405),
+            ("POST", "/message:stream", {}, 400),
+            ("POST", "/tasks/none:subscribe", None, 404),
+            ("POST", "/message:send", b"{", 400),
+        ]:
+            with named_case(accept, method, path):
+                answer = raw.send(method, BASE + path, body, headers={"Accept": accept})
+                assert (answer.status, answer.headers["Content-Type"]) == (status, accept)
+                assert "Accept" in answer.headers["Vary"]
 
 
 @pytest.mark.parametrize("accept", [JSON, A2A_JSON])

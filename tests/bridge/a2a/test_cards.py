@@ -282,19 +282,17 @@ def test_the_sdk_converts_both_cards() -> None:
     assert extended.supports_authenticated_extended_card is True
 
 
-@pytest.mark.parametrize("path", [CARD, OLD_CARD])
-@pytest.mark.parametrize(
-    "other",
-    [
-        cards(description="Another"),
-        cards({"require_extension": True}),
-        cards({"public_grpc_target": "a2a.example.com:443"}),
-        cards(documentation_url="https://docs.example.com"),
-    ],
-)
-def test_the_tag_follows_the_settings(path: str, other: AgentCardBuilder) -> None:
-    assert served(cards(), path) == served(cards(), path)
-    assert served(cards(), path)[0] != served(other, path)[0]
+def test_the_tag_follows_the_settings() -> None:
+    for path in [CARD, OLD_CARD]:
+        for other in [
+            cards(description="Another"),
+            cards({"require_extension": True}),
+            cards({"public_grpc_target": "a2a.example.com:443"}),
+            cards(documentation_url="https://docs.example.com"),
+        ]:
+            with named_case(path, other):
+                assert served(cards(), path) == served(cards(), path)
+                assert served(cards(), path)[0] != served(other, path)[0]
 
 
 @pytest.mark.parametrize("path", [CARD, OLD_CARD])

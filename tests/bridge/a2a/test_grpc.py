@@ -24,6 +24,7 @@ from tests.bridge.a2a.bindings import Grpc, OldGrpc, Refusal, metadata_of, refus
 from tests.bridge.a2a.products import MAX_BODY_BYTES, Product
 from tests.bridge.a2a.tasks import INTENT
 from tests.harness import TIMEOUT, TOKENS
+from tests.named_case import named_case
 
 ALICE = ("authorization", f"Bearer {TOKENS['alice']}")
 V1 = ("a2a-version", "1.0")
@@ -97,38 +98,34 @@ def test_a_message_beyond_the_limit_is_refused(channel: grpc.Channel) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("own", ["1.0", "0.3"])
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ([], "0.3"),
-        ([""], "0.3"),
-        (["0.3"], "0.3"),
-        (["0.3.0"], "0.3"),
-        (["1.0"], "1.0"),
-        (["1.0.5"], "1.0"),
-        (["0.2"], None),
-        (["2.0"], None),
-        (["one"], None),
-        (["1.0", "0.3"], None),
-    ],
-)
-def test_each_service_takes_its_own_version(
-    channel: grpc.Channel, own: str, given: list[str], meant: str | None
-) -> None:
-    service, request = (
-        (Grpc.service, a2a_pb2.GetTaskRequest(id="t"))
-        if own == "1.0"
-        else (OldGrpc.service, old_pb2.GetTaskRequest(name="tasks/t"))
-    )
-    versions = [("a2a-version", version) for version in given]
-    found = failed(channel, service.methods_by_name["GetTask"], request, ALICE, *versions)
-    if own == meant:
-        assert (found.code, found.reason) == ("NOT_FOUND", "TASK_NOT_FOUND")
-    else:
-        assert (found.code, found.reason) == ("FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED")
-        assert "A2A-Version" in found.message
-        assert own in found.message
+def test_each_service_takes_its_own_version(channel: grpc.Channel) -> None:
+    for own in ["1.0", "0.3"]:
+        for given, meant in [
+            ([], "0.3"),
+            ([""], "0.3"),
+            (["0.3"], "0.3"),
+            (["0.3.0"], "0.3"),
+            (["1.0"], "1.0"),
+            (["1.0.5"], "1.0"),
+            (["0.2"], None),
+            (["2.0"], None),
+            (["one"], None),
+            (["1.0", "0.3"], None),
+        ]:
+            with named_case(own, given, meant):
+                service, request = (
+                    (Grpc.service, a2a_pb2.GetTaskRequest(id="t"))
+                    if own == "1.0"
+                    else (OldGrpc.service, old_pb2.GetTaskRequest(name="tasks/t"))
+                )
+                versions = [("a2a-version", version) for version in given]
+                found = failed(channel, service.methods_by_name["GetTask"], request, ALICE, *versions)
+                if own == meant:
+                    assert (found.code, found.reason) == ("NOT_FOUND", "TASK_NOT_FOUND")
+                else:
+                    assert (found.code, found.reason) == ("FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED")
+                    assert "A2A-Version" in found.message
+                    assert own in found.message
 
 
 def test_clients_of_0_3_know_an_error_by_its_message(channel: grpc.Channel) -> None:

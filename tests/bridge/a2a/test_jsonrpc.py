@@ -35,6 +35,7 @@ from tests.bridge.a2a.raw import (
 from tests.bridge.support import JSON, TIMEOUT, Scripted, bare, bridging, fail
 from tests.example_counts import examples
 from tests.harness import TOKENS
+from tests.named_case import named_case
 
 STREAMS = [("SendStreamingMessage", saying("Deploy")), ("SubscribeToTask", {"id": "x"})]
 
@@ -61,15 +62,23 @@ def test_an_empty_page_has_its_members_too(raw: Raw) -> None:
     assert page == {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
 
 
-@pytest.mark.parametrize(
-    "call_id", ["null", "0", "-0", "1e2", "1.50", "18446744073709551617", '""', '"\\u0000"', '"\\ud800"', '"a\\"b"']
-)
-@pytest.mark.parametrize(
-    ("method", "member"), [("ListTasks", b'"result":'), ("Nope", b'"error":'), ("GetTask", b'"error":')]
-)
-def test_ids_come_back_as_they_were_sent(raw: Raw, call_id: str, method: str, member: bytes) -> None:
-    answer = raw.post(f'{{"jsonrpc":"2.0","id":{call_id},"method":"{method}"}}')
-    assert answer.body.startswith(f'{{"jsonrpc":"2.0","id":{call_id},'.encode() + member)
+def test_ids_come_back_as_they_were_sent(raw: Raw) -> None:
+    for call_id in [
+        "null",
+        "0",
+        "-0",
+        "1e2",
+        "1.50",
+        "18446744073709551617",
+        '""',
+        '"\\u0000"',
+        '"\\ud800"',
+        '"a\\"b"',
+    ]:
+        for method, member in [("ListTasks", b'"result":'), ("Nope", b'"error":'), ("GetTask", b'"error":')]:
+            with named_case(call_id, method, member):
+                answer = raw.post(f'{{"jsonrpc":"2.0","id":{call_id},"method":"{method}"}}')
+                assert answer.body.startswith(f'{{"jsonrpc":"2.0","id":{call_id},'.encode() + member)
 
 
 @pytest.mark.parametrize("call_id", ["1e2", '"\\ud800"', "null"])
@@ -139,9 +148,8 @@ def test_the_current_version_is_known_by_header_and_url(raw: Raw, version: str) 
     assert raw.call("ListTasks", path=path, version="0.3")["error"]["code"] == -32009
 
 
-@pytest.mark.parametrize(
-    ("method", "version", "wanted"),
-    [
+def test_other_versions_are_not_supported(raw: Raw) -> None:
+    for method, version, wanted in [
         ("ListTasks", None, "1.0"),
         ("ListTasks", "", "1.0"),
         ("SendStreamingMessage", "0.3", "1.0"),
@@ -153,14 +161,13 @@ def test_the_current_version_is_known_by_header_and_url(raw: Raw, version: str) 
         ("ListTasks", "x" * 300, "1.0"),
         ("Nope", "99.0", "1.0"),
         ("cstp.getAccess", "99.0", "1.0"),
-    ],
-)
-def test_other_versions_are_not_supported(raw: Raw, method: str, version: str | None, wanted: str) -> None:
-    error = raw.call(method, saying("Deploy"), version=version, headers=EXTENSION)["error"]
-    details = error["data"]["details"] if (version or "0.3").startswith("0.3") else error["data"]
-    assert (error["code"], info_of(details)) == (-32009, (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
-    assert wanted in error["message"]
-    assert len(error["message"]) < 200
+    ]:
+        with named_case(method, version, wanted):
+            error = raw.call(method, saying("Deploy"), version=version, headers=EXTENSION)["error"]
+            details = error["data"]["details"] if (version or "0.3").startswith("0.3") else error["data"]
+            assert (error["code"], info_of(details)) == (-32009, (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
+            assert wanted in error["message"]
+            assert len(error["message"]) < 200
 
 
 @pytest.mark.parametrize("method", ["Nope", "", "sendMessage", "tasks/list", "cstp.nope", "rpc.discover", "__init__"])
@@ -169,9 +176,8 @@ def test_unknown_methods_are_not_found(raw: Raw, method: str) -> None:
     assert (error["code"], info_of(error["data"])) == (-32601, (A2A_DOMAIN, "METHOD_NOT_FOUND"))
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "fields"),
-    [
+def test_wrong_params_are_named(raw: Raw) -> None:
+    for method, params, fields in [
         ("SendMessage", [], [""]),
         ("SendMessage", {}, ["message"]),
         ("SendMessage", {"message": 5}, ["message"]),
@@ -201,13 +207,16 @@ def test_unknown_methods_are_not_found(raw: Raw, method: str) -> None:
         ("ListTasks", {"statusTimestampAfter": "yesterday"}, ["statusTimestampAfter"]),
         ("ListTasks", {"pageToken": "nope"}, ["pageToken"]),
         ("SubscribeToTask", {}, ["id"]),
-    ],
-)
-def test_wrong_params_are_named(raw: Raw, method: str, params: Any, fields: list[str]) -> None:
-    answer = raw.post(call(method, params))
-    error = answer.json["error"]
-    assert (answer.status, error["code"], info_of(error["data"])) == (200, -32602, (A2A_DOMAIN, "INVALID_PARAMS"))
-    assert fields_of(error["data"]) == fields
+    ]:
+        with named_case(method, params, fields):
+            answer = raw.post(call(method, params))
+            error = answer.json["error"]
+            assert (answer.status, error["code"], info_of(error["data"])) == (
+                200,
+                -32602,
+                (A2A_DOMAIN, "INVALID_PARAMS"),
+            )
+            assert fields_of(error["data"]) == fields
 
 
 @pytest.mark.parametrize("size", [0, -1, 101])
@@ -260,16 +269,17 @@ STRANGE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("body", STRANGE)
-@pytest.mark.parametrize("who", [None, "a-token-of-nobody"])
-@pytest.mark.parametrize("headers", [{}, EXTENSION])
-def test_strangers_learn_that_they_are_strangers(raw: Raw, body: Any, who: str | None, headers: dict[str, str]) -> None:
-    answer = raw.post(body, who=who, headers=headers)
-    assert (answer.status, answer.headers["Content-Type"]) == (401, JSON)
-    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
-    error = answer.json["error"]
-    assert (error["code"], info_of(error["data"])) == (-31001, ("cstp", "AUTHENTICATION_REQUIRED"))
-    assert len(error["data"]) == 1
+def test_strangers_learn_that_they_are_strangers(raw: Raw) -> None:
+    for body in STRANGE:
+        for who in [None, "a-token-of-nobody"]:
+            for headers in [{}, EXTENSION]:
+                with named_case(body, who, headers):
+                    answer = raw.post(body, who=who, headers=headers)
+                    assert (answer.status, answer.headers["Content-Type"]) == (401, JSON)
+                    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+                    error = answer.json["error"]
+                    assert (error["code"], info_of(error["data"])) == (-31001, ("cstp", "AUTHENTICATION_REQUIRED"))
+                    assert len(error["data"]) == 1
 
 
 def test_strangers_notify_in_vain(raw: Raw) -> None:
@@ -295,13 +305,14 @@ def test_a_method_of_cstp_can_be_called_once_activated(raw: Raw) -> None:
     assert URI in refused["message"]
 
 
-@pytest.mark.parametrize("method", sorted(method.name for method in contract_methods().values() if method.public))
-def test_whatever_the_card_names_is_called_once_activated(raw: Raw, method: str) -> None:
-    refused = raw.call(method)["error"]
-    assert info_of(refused["data"]) == (A2A_DOMAIN, "METHOD_NOT_FOUND")
-    assert URI in refused["message"]
-    answer = raw.call(method, headers=EXTENSION)
-    assert "result" in answer or info_of(answer["error"]["data"])[0] == "cstp"
+def test_whatever_the_card_names_is_called_once_activated(raw: Raw) -> None:
+    for method in sorted(method.name for method in contract_methods().values() if method.public):
+        with named_case(method):
+            refused = raw.call(method)["error"]
+            assert info_of(refused["data"]) == (A2A_DOMAIN, "METHOD_NOT_FOUND")
+            assert URI in refused["message"]
+            answer = raw.call(method, headers=EXTENSION)
+            assert "result" in answer or info_of(answer["error"]["data"])[0] == "cstp"
 
 
 @pytest.mark.parametrize(
@@ -358,13 +369,14 @@ def test_http_refuses_what_it_can_judge_itself(
     assert (stranger.status, stranger.json["error"]["code"]) == (401, -31001)
 
 
-@pytest.mark.parametrize("path", ["/a2a", "/a2a/", "/"])
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
-def test_other_methods_of_http_are_405(raw: Raw, path: str, method: str) -> None:
-    answer = raw.send(method, path)
-    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
-    assert info_of(answer.json["error"]["details"]) == (A2A_DOMAIN, "UNSUPPORTED_OPERATION")
-    assert raw.send(method, path, who=None).status == 401
+def test_other_methods_of_http_are_405(raw: Raw) -> None:
+    for path in ["/a2a", "/a2a/", "/"]:
+        for method in ["GET", "PUT", "DELETE", "OPTIONS"]:
+            with named_case(path, method):
+                answer = raw.send(method, path)
+                assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+                assert info_of(answer.json["error"]["details"]) == (A2A_DOMAIN, "UNSUPPORTED_OPERATION")
+                assert raw.send(method, path, who=None).status == 401
 
 
 @pytest.mark.parametrize("path", ["/a2a/v2", "/a2a//", "/a2a/nothing"])

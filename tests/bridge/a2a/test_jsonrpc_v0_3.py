@@ -10,6 +10,7 @@ from a2a.compat.v0_3 import types
 
 from tests.bridge.a2a.raw import A2A_DOMAIN, URI, Raw, call, events_of, fields_of, info_of, saying_in_0_3
 from tests.bridge.support import JSON
+from tests.named_case import named_case
 
 MESSAGE = saying_in_0_3("Deploy the payment service")["message"]
 NOWHERE = {"id": "8f0e7f3c-5b1d-4b52-9f0a-3d1c6a1f0b11"}
@@ -36,16 +37,17 @@ def parts(*found: Any) -> dict[str, Any]:
 # Results
 
 
-@pytest.mark.parametrize("version", [None, "", "0.3", "0.3.0"])
-@pytest.mark.parametrize("path", ["/a2a", "/a2a/", "/"])
-def test_a_message_is_answered_with_a_task(raw: Raw, path: str, version: str | None) -> None:
-    result = asked(raw, "message/send", {"message": MESSAGE}, path=path, version=version)["result"]
-    task = types.Task.model_validate(result)
-    assert task.kind == "task"
-    assert task.status.state is types.TaskState.completed
-    assert task.history is not None
-    assert task.history[0].role is types.Role.user
-    assert result["artifacts"][0]["parts"][0]["kind"] == "data"
+def test_a_message_is_answered_with_a_task(raw: Raw) -> None:
+    for version in [None, "", "0.3", "0.3.0"]:
+        for path in ["/a2a", "/a2a/", "/"]:
+            with named_case(version, path):
+                result = asked(raw, "message/send", {"message": MESSAGE}, path=path, version=version)["result"]
+                task = types.Task.model_validate(result)
+                assert task.kind == "task"
+                assert task.status.state is types.TaskState.completed
+                assert task.history is not None
+                assert task.history[0].role is types.Role.user
+                assert result["artifacts"][0]["parts"][0]["kind"] == "data"
 
 
 def test_the_shapes_have_no_members_of_1_0_and_no_nulls(raw: Raw) -> None:
@@ -94,15 +96,16 @@ def test_errors_have_the_codes_of_a2a(raw: Raw, method: str, params: Any, code: 
     assert (error["code"], info_of(error["data"]["details"])) == (code, (A2A_DOMAIN, reason))
 
 
-@pytest.mark.parametrize("version", [None, "0.3", "0.3.0", "1.0", "2.0"])
-@pytest.mark.parametrize("body", [call("tasks/nope", {}), [call("tasks/nope", {})], "{", call("tasks/resubscribe", {})])
-def test_the_data_of_errors_is_an_object_in_0_3_and_an_array_in_1_0(raw: Raw, version: str | None, body: Any) -> None:
-    answer = raw.post(body.encode() if isinstance(body, str) else body, version=version)
-    streams = answer.headers.get_content_type() != JSON
-    found = events_of(answer)[0] if streams else answer.json
-    data = (found[0] if isinstance(found, list) else found)["error"]["data"]
-    details = data["details"] if version in {None, "0.3", "0.3.0"} else data
-    assert info_of(details)[0] == A2A_DOMAIN
+def test_the_data_of_errors_is_an_object_in_0_3_and_an_array_in_1_0(raw: Raw) -> None:
+    for version in [None, "0.3", "0.3.0", "1.0", "2.0"]:
+        for body in [call("tasks/nope", {}), [call("tasks/nope", {})], "{", call("tasks/resubscribe", {})]:
+            with named_case(version, body):
+                answer = raw.post(body.encode() if isinstance(body, str) else body, version=version)
+                streams = answer.headers.get_content_type() != JSON
+                found = events_of(answer)[0] if streams else answer.json
+                data = (found[0] if isinstance(found, list) else found)["error"]["data"]
+                details = data["details"] if version in {None, "0.3", "0.3.0"} else data
+                assert info_of(details)[0] == A2A_DOMAIN
 
 
 @pytest.mark.parametrize(
@@ -133,33 +136,31 @@ def test_strangers_who_ask_for_a_stream_are_refused_by_http(raw: Raw) -> None:
 # Params
 
 
-@pytest.mark.parametrize("method", ["message/send", "message/stream"])
-@pytest.mark.parametrize(
-    ("params", "fields"),
-    [
-        ([], [""]),
-        ({}, ["message"]),
-        ({"message": 5}, ["message"]),
-        ({"message": {**MESSAGE, "role": "ROLE_USER"}}, ["message.role"]),
-        ({"message": {"role": "user", "parts": []}}, ["message.messageId"]),
-        ({"message": {**MESSAGE, "parts": "x"}}, ["message.parts"]),
-        ({"message": {**MESSAGE, "parts": []}}, ["message.parts"]),
-        ({"message": {**MESSAGE, "metadata": []}}, ["message.metadata"]),
-        ({"message": {**MESSAGE, "kind": "task"}}, ["message.kind"]),
-        (parts({"kind": "text", "text": 5}), ["message.parts[0].text"]),
-        (parts({"kind": "text"}, {"kind": "data"}), ["message.parts[0].text", "message.parts[1].data"]),
-        (parts({"kind": "data", "data": [1]}), ["message.parts[0].data"]),
-        (parts({"kind": "picture"}), ["message.parts[0].kind"]),
-        (parts({"kind": "file", "file": {}}), ["message.parts[0].file.bytes", "message.parts[0].file.uri"]),
-        (parts(7), ["message.parts[0]"]),
-        ({"message": MESSAGE, "configuration": {"historyLength": 1.5}}, ["configuration.historyLength"]),
-        ({"message": MESSAGE, "configuration": {"blocking": "perhaps"}}, ["configuration.blocking"]),
-    ],
-)
-def test_wrong_params_are_named(raw: Raw, method: str, params: Any, fields: list[str]) -> None:
-    error = refused(raw, method, params)
-    assert (error["code"], info_of(error["data"]["details"])) == (-32602, (A2A_DOMAIN, "INVALID_PARAMS"))
-    assert fields_of(error["data"]["details"]) == fields
+def test_wrong_params_are_named(raw: Raw) -> None:
+    for method in ["message/send", "message/stream"]:
+        for params, fields in [
+            ([], [""]),
+            ({}, ["message"]),
+            ({"message": 5}, ["message"]),
+            ({"message": {**MESSAGE, "role": "ROLE_USER"}}, ["message.role"]),
+            ({"message": {"role": "user", "parts": []}}, ["message.messageId"]),
+            ({"message": {**MESSAGE, "parts": "x"}}, ["message.parts"]),
+            ({"message": {**MESSAGE, "parts": []}}, ["message.parts"]),
+            ({"message": {**MESSAGE, "metadata": []}}, ["message.metadata"]),
+            ({"message": {**MESSAGE, "kind": "task"}}, ["message.kind"]),
+            (parts({"kind": "text", "text": 5}), ["message.parts[0].text"]),
+            (parts({"kind": "text"}, {"kind": "data"}), ["message.parts[0].text", "message.parts[1].data"]),
+            (parts({"kind": "data", "data": [1]}), ["message.parts[0].data"]),
+            (parts({"kind": "picture"}), ["message.parts[0].kind"]),
+            (parts({"kind": "file", "file": {}}), ["message.parts[0].file.bytes", "message.parts[0].file.uri"]),
+            (parts(7), ["message.parts[0]"]),
+            ({"message": MESSAGE, "configuration": {"historyLength": 1.5}}, ["configuration.historyLength"]),
+            ({"message": MESSAGE, "configuration": {"blocking": "perhaps"}}, ["configuration.blocking"]),
+        ]:
+            with named_case(method, params, fields):
+                error = refused(raw, method, params)
+                assert (error["code"], info_of(error["data"]["details"])) == (-32602, (A2A_DOMAIN, "INVALID_PARAMS"))
+                assert fields_of(error["data"]["details"]) == fields
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.bridge.a2a.products import MAX_BODY_BYTES
 from tests.bridge.a2a.raw import A2A_DOMAIN, EXTENSION, URI, Core, Raw, fields_of, info_of, saying
 from tests.bridge.support import Answer, fail
 from tests.example_counts import examples
+from tests.named_case import named_case
 
 BASE = "/a2a/v1"
 A2A_JSON = "application/a2a+json"
@@ -79,9 +80,8 @@ def test_tasks_are_listed_as_the_url_asks(raw: Raw) -> None:
         assert asked(raw, "GET", f"/tasks?contextId={quote(context)}{query}").json == expected, query
 
 
-@pytest.mark.parametrize(
-    ("query", "fields"),
-    [
+def test_wrong_parameters_are_named(raw: Raw) -> None:
+    for query, fields in [
         ("pageSize=x&status=done", ["status", "pageSize"]),
         ("pageSize=", ["pageSize"]),
         ("pageSize=1.5", ["pageSize"]),
@@ -90,30 +90,28 @@ def test_tasks_are_listed_as_the_url_asks(raw: Raw) -> None:
         ("statusTimestampAfter=now", ["statusTimestampAfter"]),
         ("pageToken=nope", ["pageToken"]),
         ("contextId=a&contextId=b&status=x", ["contextId"]),
-    ],
-)
-def test_wrong_parameters_are_named(raw: Raw, query: str, fields: list[str]) -> None:
-    answer = asked(raw, "GET", f"/tasks?{query}")
-    assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
-    assert fields_of(answer.json["error"]["details"]) == fields
+    ]:
+        with named_case(query, fields):
+            answer = asked(raw, "GET", f"/tasks?{query}")
+            assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
+            assert fields_of(answer.json["error"]["details"]) == fields
 
 
-@pytest.mark.parametrize("path", ["/message:send", "/message:stream"])
-@pytest.mark.parametrize(
-    ("body", "fields"),
-    [
+def test_wrong_members_are_named(raw: Raw) -> None:
+    cases: list[tuple[Any, list[str]]] = [
         (None, ["message"]),
         ({}, ["message"]),
         ({"message": {"parts": [{"text": 5}]}}, ["message.parts[0].text"]),
         ({"message": {"messageId": "m", "parts": [{"text": "x"}]}}, ["message.role"]),
         ([], []),
         ("7", []),
-    ],
-)
-def test_wrong_members_are_named(raw: Raw, path: str, body: Any, fields: list[str]) -> None:
-    answer = asked(raw, "POST", path, body)
-    assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
-    assert fields_of(answer.json["error"]["details"]) == fields
+    ]
+    for path in ["/message:send", "/message:stream"]:
+        for body, fields in cases:
+            with named_case(path, body, fields):
+                answer = asked(raw, "POST", path, body)
+                assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
+                assert fields_of(answer.json["error"]["details"]) == fields
 
 
 @pytest.mark.parametrize(
@@ -160,14 +158,15 @@ def test_other_methods_are_405(raw: Raw, method: str, path: str, allowed: set[st
         assert refusal(answer)[2] == (A2A_DOMAIN, "UNSUPPORTED_OPERATION")
 
 
-@pytest.mark.parametrize("version", [None, "", "0.3", "2.0", "x"])
-@pytest.mark.parametrize(("method", "path"), [("GET", "/tasks"), ("POST", "/message:stream"), ("GET", "/tasks/x")])
-def test_1_0_alone_is_spoken(raw: Raw, method: str, path: str, version: str | None) -> None:
-    body = saying("Deploy") if method == "POST" else None
-    answer = asked(raw, method, path, body, version=version)
-    assert refusal(answer) == (400, "FAILED_PRECONDITION", (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
-    assert "A2A-Version" in answer.json["error"]["message"]
-    assert "1.0" in answer.json["error"]["message"]
+def test_1_0_alone_is_spoken(raw: Raw) -> None:
+    for version in [None, "", "0.3", "2.0", "x"]:
+        for method, path in [("GET", "/tasks"), ("POST", "/message:stream"), ("GET", "/tasks/x")]:
+            with named_case(version, method, path):
+                body = saying("Deploy") if method == "POST" else None
+                answer = asked(raw, method, path, body, version=version)
+                assert refusal(answer) == (400, "FAILED_PRECONDITION", (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
+                assert "A2A-Version" in answer.json["error"]["message"]
+                assert "1.0" in answer.json["error"]["message"]
 
 
 def test_the_version_may_be_in_the_url(raw: Raw) -> None:
@@ -175,25 +174,21 @@ def test_the_version_may_be_in_the_url(raw: Raw) -> None:
     assert asked(raw, "POST", "/message:send?A2A-Version=1.0.2", saying("Deploy"), version=None).status == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
+def test_strangers_learn_that_they_are_strangers(raw: Raw) -> None:
+    for method, path, body in [
         ("POST", "/message:send", "{"),
         ("GET", "/tasks?pageSize=x", None),
         ("GET", "/tasks/x:subscribe", None),
         ("GET", "/nope", None),
         ("PUT", "/tasks", None),
-    ],
-)
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("who", [None, "a-token-of-nobody"])
-def test_strangers_learn_that_they_are_strangers(
-    raw: Raw, method: str, path: str, body: Any, version: str, who: str | None
-) -> None:
-    answer = asked(raw, method, path, body, version=version, who=who)
-    assert refusal(answer) == (401, "UNAUTHENTICATED", ("cstp", "AUTHENTICATION_REQUIRED"))
-    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
-    assert len(answer.json["error"]["details"]) == 1
+    ]:
+        for version in ["1.0", "2.0"]:
+            for who in [None, "a-token-of-nobody"]:
+                with named_case(method, path, body):
+                    answer = asked(raw, method, path, body, version=version, who=who)
+                    assert refusal(answer) == (401, "UNAUTHENTICATED", ("cstp", "AUTHENTICATION_REQUIRED"))
+                    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+                    assert len(answer.json["error"]["details"]) == 1
 
 
 def test_the_extended_card_is_for_the_cache_of_its_caller_alone(raw: Raw) -> None:

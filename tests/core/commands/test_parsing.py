@@ -109,9 +109,8 @@ def test_sub_commands_are_found_behind_options() -> None:
     assert ("kubectl", "delete", "ns", "prod") in only("kubectl -n prod --context x delete ns prod", "kubectl").names
 
 
-@pytest.mark.parametrize(
-    ("text", "operations"),
-    [
+def test_sql_is_read_wherever_a_client_gets_it(caplog: pytest.LogCaptureFixture) -> None:
+    for text, operations in [
         ("psql -c 'DROP TABLE users'", {"drop table"}),
         ("psql -c 'DELETE FROM users'", {"delete", "delete all"}),
         ("psql -c 'DELETE FROM users WHERE id = 1'", {"delete"}),
@@ -129,14 +128,11 @@ def test_sub_commands_are_found_behind_options() -> None:
         ("sqlite3 :memory: '.open app.db' 'DROP TABLE users'", {"drop table"}),
         ("sqlite3 app.db 'BEGIN; DROP TABLE users; COMMIT'", {"drop table"}),
         ("duckdb :memory: \"ATTACH 'prod.db' AS p; DROP TABLE p.users\"", {"drop table"}),
-    ],
-)
-def test_sql_is_read_wherever_a_client_gets_it(
-    text: str, operations: set[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    (found,) = [each for each in parse_command(text) if each.program in ("psql", "mysql", "sqlite3", "duckdb")]
-    assert found.sql == operations
-    assert not caplog.records
+    ]:
+        with named_case(text, operations):
+            (found,) = [each for each in parse_command(text) if each.program in ("psql", "mysql", "sqlite3", "duckdb")]
+            assert found.sql == operations
+            assert not caplog.records
 
 
 def test_the_reason_is_named_why_a_text_cannot_be_resolved() -> None:

@@ -101,9 +101,8 @@ def test_a_title_says_more_than_a_context_and_a_short_context_more_than_a_long_o
     assert 1 > in_title > in_short > in_long > 0
 
 
-@pytest.mark.parametrize(
-    ("title", "name"),
-    [
+def test_the_identifier_that_a_title_begins_with_names_the_decision() -> None:
+    for title, name in [
         ("PEP 703 – Making the lock optional", "pep 703"),
         ("PEP-0703: Making the lock optional", "pep 703"),
         ("INC-2041: pool exhausted", "inc 2041"),
@@ -112,10 +111,9 @@ def test_a_title_says_more_than_a_context_and_a_short_context_more_than_a_long_o
         ("RFC 9110", "rfc 9110"),
         ("CVE-2024-3094: replace the library", "cve 2024 3094"),
         ("ORB-ADR-NET-0007: Route by region", "orb adr net 7"),
-    ],
-)
-def test_the_identifier_that_a_title_begins_with_names_the_decision(title: str, name: str) -> None:
-    assert named(name, terms_of(title))
+    ]:
+        with named_case(title, name):
+            assert named(name, terms_of(title))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.core.decisions.decision_terms import analyze_text, hash_term, pair_words, stem_word
+from tests.named_case import named_case
 
 
 def words(text: str) -> list[str]:
@@ -17,9 +18,8 @@ def units(text: str) -> set[str]:
     return {term.text for term in analyze_text(text) if term.is_unit}
 
 
-@pytest.mark.parametrize(
-    ("unit", "spellings"),
-    [
+def test_spellings_of_an_identifier_have_one_unit() -> None:
+    for unit, spellings in [
         ("pep 703", ["PEP 703", "pep-0703", "PEP703", "see pep_703.", "(PEP #703)"]),
         ("abc 123", ["ABC-123", "abc 123", "ABC-123: title"]),
         ("v 3 7", ["v3.7", "V3.7"]),
@@ -31,11 +31,10 @@ def units(text: str) -> set[str]:
         ("db pool py", ["db/pool.py", "`db/pool.py`", "db\\pool.py"]),
         ("err conn reset", ["ERR_CONN_RESET", "err-conn-reset"]),
         ("10 1 0 0 16", ["10.1.0.0/16"]),
-    ],
-)
-def test_spellings_of_an_identifier_have_one_unit(unit: str, spellings: list[str]) -> None:
-    for spelling in spellings:
-        assert unit in units(spelling), spelling
+    ]:
+        with named_case(unit, spellings):
+            for spelling in spellings:
+                assert unit in units(spelling), spelling
 
 
 def test_parts_of_an_identifier_are_words_too() -> None:

@@ -26,9 +26,8 @@ CODE = CodeFacts(
 UNREADABLE = CodeFacts(checks=("Run the contract tests",), unreadable="src/AGENTS.md is larger than 1048576 bytes")
 
 
-@pytest.mark.parametrize(
-    ("when", "holds"),
-    [
+def test_rules_read_what_governs_the_code() -> None:
+    for when, holds in [
         ("code.paths == ['src/api/handlers.ts']", True),
         ("code.boundaries.never == ['Edit a released migration']", True),
         ("code.boundaries.never.exists(n, n.contains('migration'))", True),
@@ -37,10 +36,9 @@ UNREADABLE = CodeFacts(checks=("Run the contract tests",), unreadable="src/AGENT
         ("code.checks.all(c, c.startsWith('Run '))", True),
         ("code.pitfalls[1] == 'The clock is in UTC'", True),
         ("code.pitfalls.exists(p, p.lowerAscii().contains('euro'))", False),
-    ],
-)
-def test_rules_read_what_governs_the_code(when: str, holds: bool) -> None:
-    assert judge(when, {}, {}, code=CODE).allowed is not holds
+    ]:
+        with named_case(when, holds):
+            assert judge(when, {}, {}, code=CODE).allowed is not holds
 
 
 @pytest.mark.parametrize(

@@ -316,9 +316,8 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("when", "context", "missing"),
-    [
+def test_a_violation_says_which_inputs_were_not_given() -> None:
+    cases: list[tuple[str, Mapping[str, Any], list[str]]] = [
         ("context.production && !context.reviewed", {"production": True}, ["reviewed"]),
         ("context.production && !context.reviewed", {"production": True, "reviewed": None}, ["reviewed"]),
         ("context.production && !context.reviewed", {"production": True, "reviewed": False}, []),
@@ -328,13 +327,11 @@ INPUTS = {
         ("!context.reviewed && context.ticket == 'T-1'", {}, ["reviewed", "ticket"]),
         ("context.ticket == 'T-1' || context.production", {"ticket": 1}, []),
         ("action.stakes >= stakes.low", {}, []),
-    ],
-)
-def test_a_violation_says_which_inputs_were_not_given(
-    when: str, context: Mapping[str, Any], missing: list[str]
-) -> None:
-    (violation,) = judge(when, INPUTS, context).violations
-    assert [each.name for each in violation.missing_inputs] == missing
+    ]
+    for when, context, missing in cases:
+        with named_case(when, context, missing):
+            (violation,) = judge(when, INPUTS, context).violations
+            assert [each.name for each in violation.missing_inputs] == missing
 
 
 def test_a_missing_input_is_described_as_its_rulebook_declares_it() -> None:
@@ -365,22 +362,22 @@ TOO_LARGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("when", "context"), TOO_LARGE)
-def test_inputs_that_an_expression_would_multiply_beyond_a_bound_are_an_error(
-    when: str, context: Mapping[str, Any]
-) -> None:
-    verdict = judge(when, LARGE, context)
+def test_inputs_that_an_expression_would_multiply_beyond_a_bound_are_an_error() -> None:
+    for when, context in TOO_LARGE:
+        with named_case(when, context):
+            verdict = judge(when, LARGE, context)
 
-    assert [v.code for v in verdict.violations] == [EVALUATION_ERROR]
-    assert "it may take more than 20000000 steps on its inputs" in verdict.violations[0].message
-    assert not verdict.allowed
+            assert [v.code for v in verdict.violations] == [EVALUATION_ERROR]
+            assert "it may take more than 20000000 steps on its inputs" in verdict.violations[0].message
+            assert not verdict.allowed
 
 
-@pytest.mark.parametrize("when", [when for when, _ in TOO_LARGE])
-def test_the_same_expressions_are_evaluated_on_inputs_of_usual_size(when: str) -> None:
-    verdict = judge(when, LARGE, {"text": "abc" * 60, "other": "xyz", "items": ["a", "b"] * 20})
+def test_the_same_expressions_are_evaluated_on_inputs_of_usual_size() -> None:
+    for when in [when for when, _ in TOO_LARGE]:
+        with named_case(when):
+            verdict = judge(when, LARGE, {"text": "abc" * 60, "other": "xyz", "items": ["a", "b"] * 20})
 
-    assert [v.code for v in verdict.violations if v.code] == []
+            assert [v.code for v in verdict.violations if v.code] == []
 
 
 def test_a_rule_whose_inputs_are_too_large_leaves_the_others_as_they_are() -> None:

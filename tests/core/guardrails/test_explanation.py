@@ -158,9 +158,8 @@ def test_an_input_that_is_given_twice_is_invalid() -> None:
     assert (found[0].value, found[0].given_as) == ("1", None)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "reason"),
-    [
+def test_a_guardrail_that_does_not_concern_the_action_says_why() -> None:
+    cases: list[tuple[Mapping[str, Any], str]] = [
         ({"enforcement": "disabled"}, "it is disabled"),
         ({"expires": "2026-02-01"}, "it expired at 2026-02-02T00:00:00+00:00"),
         ({"match": {"stakes": ["high", "critical"]}}, "it is for the stakes critical or high, not medium"),
@@ -169,13 +168,15 @@ def test_an_input_that_is_given_twice_is_invalid() -> None:
         ({"match": {"project": "shop"}}, "it is for the project shop, not mail"),
         ({"scope": {"agents": ["ci"]}}, "it is for the agent ci, not bob"),
         ({"scope": {"projects": ["shop"]}}, "it is for the project shop, not mail"),
-    ],
-)
-def test_a_guardrail_that_does_not_concern_the_action_says_why(conditions: Mapping[str, Any], reason: str) -> None:
-    [explanation] = explain([rule("r", "true", **conditions)], {}, Action("x", agent="bob", project="mail", now=NOW))
+    ]
+    for conditions, reason in cases:
+        with named_case(conditions, reason):
+            [explanation] = explain(
+                [rule("r", "true", **conditions)], {}, Action("x", agent="bob", project="mail", now=NOW)
+            )
 
-    assert (explanation.outcome, explanation.reason) == (RuleOutcome.SKIPPED, reason)
-    assert explanation.parts == ()
+            assert (explanation.outcome, explanation.reason) == (RuleOutcome.SKIPPED, reason)
+            assert explanation.parts == ()
 
 
 CONDITIONS: Sequence[Mapping[str, Any]] = (

@@ -16,6 +16,7 @@ from cstp_grpc.core.guardrails.model import Action
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import rule, write
+from tests.named_case import named_case
 
 PARAMETERS = {
     "maxRows": {"type": "number", "default": 100, "description": "how many rows may change"},
@@ -208,9 +209,8 @@ def test_a_circle_is_refused_wherever_it_begins(tmp_path: Path) -> None:
         assert "extends this rulebook itself, directly or by others" in problem(path)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "when", "reason"),
-    [
+def test_a_parameter_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    for parameters, when, reason in [
         ({"p": {"type": "number"}}, "true", "parameters.p: has no default, and no rulebook that extends this"),
         ({"p": {"type": "map", "default": {}}}, "true", "`type` must be one of bool, number, string"),
         ({"p": {"type": "number", "default": "x"}}, "true", "parameters.p: the value must be a number"),
@@ -219,14 +219,11 @@ def test_a_circle_is_refused_wherever_it_begins(tmp_path: Path) -> None:
         ({"max": {"type": "number", "default": 1}}, "parameters.max == 'a'", "column 16: found no matching overload"),
         ({"max": {"type": "number", "default": 1}}, "has(parameters.max)", "has(parameters.max) is always true"),
         ({}, "parameters.max > 0", "there is no parameters.max"),
-    ],
-)
-def test_a_parameter_that_cannot_be_meant_is_refused(
-    tmp_path: Path, parameters: Mapping[str, Any], when: str, reason: str
-) -> None:
-    path = book(tmp_path / "a.yaml", [rule("r", when)], parameters=parameters)
+    ]:
+        with named_case(parameters, when, reason):
+            path = book(tmp_path / "a.yaml", [rule("r", when)], parameters=parameters)
 
-    assert reason in problem(path)
+            assert reason in problem(path)
 
 
 def test_no_rulebook_of_the_folder_is_left_out_for_those_that_are_extended(tmp_path: Path) -> None:

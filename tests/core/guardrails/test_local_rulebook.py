@@ -20,6 +20,7 @@ from cstp_grpc.core.guardrails.history import HistorySubject, StatedHistory
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, NO_INTENTS, UNKNOWN_ACTION
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from tests.core.guardrails.rulebooks import content, rule, write
+from tests.named_case import named_case
 
 HEAVY = {"grpc", "sqlalchemy", "alembic", "numpy", "chromadb", "onnxruntime", "pydantic", "aiohttp", "httpx", "asyncio"}
 HEAVY |= {"click", "rich", "uvloop", "psycopg", "protovalidate", "a2a", "cryptography"}
@@ -72,18 +73,19 @@ def test_it_loads_folders_as_a_text_and_all_problems_at_once(tmp_path: Path) -> 
     assert [each.where for each in caught.value.problems] == ["b", "c"]
 
 
-@pytest.mark.parametrize("severity", list(Severity))
-@pytest.mark.parametrize("fact", ['intents.related("1h")', 'history.failures("24h")', 'history.count(agent, "24h")'])
-def test_what_only_a_server_knows_counts_as_a_match(fact: str, severity: Severity, tmp_path: Path) -> None:
-    rulebook = load(tmp_path, [rule("r", f"{fact} > 0", severity=severity)])
-    verdict = rulebook.check(Action("do it", agent="ci"))
-    (found,) = verdict.warnings if severity is Severity.WARN else verdict.violations
-    assert found.code == EVALUATION_ERROR
-    assert "only a server knows" in found.message
-    assert verdict.allowed is (severity is Severity.WARN)
-    assert verdict.approval_required is (severity is Severity.APPROVE)
-    nothing = StatedHistory(HistorySubject("ci", None, None))
-    assert rulebook.check(Action("do it", agent="ci", intents=NO_INTENTS, history=nothing)).allowed
+def test_what_only_a_server_knows_counts_as_a_match(tmp_path: Path) -> None:
+    for severity in list(Severity):
+        for fact in ['intents.related("1h")', 'history.failures("24h")', 'history.count(agent, "24h")']:
+            with named_case(severity, fact):
+                rulebook = load(tmp_path, [rule("r", f"{fact} > 0", severity=severity)])
+                verdict = rulebook.check(Action("do it", agent="ci"))
+                (found,) = verdict.warnings if severity is Severity.WARN else verdict.violations
+                assert found.code == EVALUATION_ERROR
+                assert "only a server knows" in found.message
+                assert verdict.allowed is (severity is Severity.WARN)
+                assert verdict.approval_required is (severity is Severity.APPROVE)
+                nothing = StatedHistory(HistorySubject("ci", None, None))
+                assert rulebook.check(Action("do it", agent="ci", intents=NO_INTENTS, history=nothing)).allowed
 
 
 def test_rules_that_expire_are_judged_as_of_now(tmp_path: Path) -> None:

@@ -197,9 +197,8 @@ def test_answers_keep_the_order_of_the_rulebook() -> None:
     assert ids(verdict) == ["a", "b", "c", "d", "e"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+def test_a_key_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"match": {}}, "`match` is empty"),
         ({"match": {"stakes": "huge"}}, "`stakes` must be of low, medium, high, critical, not huge"),
         ({"match": {"category": []}}, "`category` is an empty list"),
@@ -220,10 +219,10 @@ def test_answers_keep_the_order_of_the_rulebook() -> None:
         ({"severity": "approve", "approvers": []}, "`approvers` is an empty list"),
         ({"severity": "approve", "approvers": [1]}, "`approvers` must be a string or a list of strings"),
         ({"when": None}, "`when` is missing; it is optional only with `match`"),
-    ],
-)
-def test_a_key_that_cannot_be_meant_is_refused(tmp_path: Path, changes: Mapping[str, Any], reason: str) -> None:
-    assert reason in problem(tmp_path, {**rule("r", "true"), **changes})
+    ]
+    for changes, reason in cases:
+        with named_case(changes, reason):
+            assert reason in problem(tmp_path, {**rule("r", "true"), **changes})
 
 
 def test_tests_fix_the_agent_the_project_and_the_instant(tmp_path: Path) -> None:

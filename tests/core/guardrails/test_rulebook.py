@@ -13,6 +13,7 @@ from cstp_grpc.contract.enums import Severity
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, write
+from tests.named_case import named_case
 
 GOOD = """\
 apiVersion: cstp.guardrails/v1
@@ -59,9 +60,8 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert [test.name for test in rulebook.tests] == ["unreviewed production change"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
+def test_what_is_wrong_is_named_with_file_line_and_rule(tmp_path: Path) -> None:
+    for old, new, expected in [
         ("cstp.guardrails/v1", "cstp.guardrails/v2", "rules.yaml:1: rulebook: `apiVersion` must be cstp.guardrails/v1"),
         ("apiVersion: cstp.guardrails/v1\n", "", "rules.yaml:1: rulebook: `apiVersion` is missing"),
         ('"2026.1"', "2026.1", "rules.yaml:2: metadata: `version` must be a string, but is a number; put it in quotes"),
@@ -110,13 +110,12 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("tests:", "---\ntests:", "rules.yaml:14: rulebook: contains more than one document"),
         ("tests:", "\ttests:", "rules.yaml:14: rulebook: is not YAML"),
         ("tests:", "tests:\x07", "rules.yaml:14: rulebook: contains the character '\\x07'"),
-    ],
-)
-def test_what_is_wrong_is_named_with_file_line_and_rule(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    found = changed(tmp_path, old, new)
+    ]:
+        with named_case(old, new, expected):
+            found = changed(tmp_path, old, new)
 
-    assert any(expected in line for line in found), found
-    assert all(re.match(r"rules\.yaml:\d+: \S.*: \S", line) for line in found), found
+            assert any(expected in line for line in found), found
+            assert all(re.match(r"rules\.yaml:\d+: \S.*: \S", line) for line in found), found
 
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
@@ -132,9 +131,8 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("when", "reason"),
-    [
+def test_an_expression_that_cannot_work_fails_at_load(tmp_path: Path) -> None:
+    for when, reason in [
         ("context.flag &&", "Syntax error"),
         ("context.count", "must be a bool, but is double"),
         ("context.details.urgent", "must be a bool, but is dyn; compare it, for instance with == true"),
@@ -157,24 +155,22 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         ("has(action.stakes)", "has(action.stakes) is always true"),
         ("(" * 40 + "true" + ")" * 40, "recursion limit"),
         ("context.flag || " * 1000 + "true", "`when` is longer than 10000 characters"),
-    ],
-)
-def test_an_expression_that_cannot_work_fails_at_load(tmp_path: Path, when: str, reason: str) -> None:
-    inputs = {
-        "flag": {"type": "bool"},
-        "count": {"type": "number"},
-        "details": {"type": "map"},
-        "note": {"type": "string", "default": ""},
-    }
-    [problem] = problems(write(tmp_path / "rules.yaml", content([rule("r", when)], inputs)))
+    ]:
+        with named_case(when, reason):
+            inputs = {
+                "flag": {"type": "bool"},
+                "count": {"type": "number"},
+                "details": {"type": "map"},
+                "note": {"type": "string", "default": ""},
+            }
+            [problem] = problems(write(tmp_path / "rules.yaml", content([rule("r", when)], inputs)))
 
-    assert re.match(r"rules\.yaml:\d+: r: `when` ", problem)
-    assert reason in problem
+            assert re.match(r"rules\.yaml:\d+: r: `when` ", problem)
+            assert reason in problem
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_a_file_that_is_no_rulebook_is_refused(tmp_path: Path) -> None:
+    for text, reason in [
         (b"", "rules.yaml:1: rulebook: is empty"),
         (b"# nothing\n", "rules.yaml:1: rulebook: is empty"),
         (b"- a\n", "rules.yaml:1: rulebook: must be a map, but is a list"),
@@ -184,13 +180,12 @@ def test_an_expression_that_cannot_work_fails_at_load(tmp_path: Path, when: str,
         (b"#" * 1_100_000, "rules.yaml:1: rulebook: is larger than 1048576 bytes"),
         (b"? [a]\n: 1\n", "rules.yaml:1: rulebook: a key must be a text"),
         (b"a: &a [*a]\n", "rules.yaml:1: rulebook: aliases are not supported"),
-    ],
-)
-def test_a_file_that_is_no_rulebook_is_refused(tmp_path: Path, text: bytes, reason: str) -> None:
-    path = tmp_path / "rules.yaml"
-    path.write_bytes(text)
+    ]:
+        with named_case(text, reason):
+            path = tmp_path / "rules.yaml"
+            path.write_bytes(text)
 
-    assert reason in "\n".join(problems(path))
+            assert reason in "\n".join(problems(path))
 
 
 def test_an_alias_bomb_is_refused_without_being_expanded(tmp_path: Path) -> None:

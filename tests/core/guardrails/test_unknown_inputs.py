@@ -19,6 +19,7 @@ from cstp_grpc.core.guardrails.parsing import parse_rulebook
 from cstp_grpc.core.guardrails.rulebook import find_input_clashes, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, rule_set
+from tests.named_case import named_case
 
 INPUTS = {
     "affectsProduction": {"type": "bool", "default": False, "description": "whether users see it"},
@@ -147,24 +148,22 @@ def test_undeclared_keys_are_met_as_configured(reaction: str, allowed: bool, war
     assert judged({"rolloutPercent": 1}, policy).allowed
 
 
-@pytest.mark.parametrize(
-    ("reaction", "allowed", "warned"), [("allow", True, 0), ("warn", True, 1), ("block", False, 0)]
-)
-@pytest.mark.parametrize("context", [{}, {"rolloutPercent": None}, {"colour": "red"}])
-def test_an_action_of_which_nothing_is_said_is_met_as_configured(
-    reaction: str, allowed: bool, warned: int, context: Mapping[str, Any]
-) -> None:
-    policy = UnknownInputPolicy(unknown_action=Reaction(reaction))
+def test_an_action_of_which_nothing_is_said_is_met_as_configured() -> None:
+    contexts: list[dict[str, Any]] = [{}, {"rolloutPercent": None}, {"colour": "red"}]
+    for reaction, allowed, warned in [("allow", True, 0), ("warn", True, 1), ("block", False, 0)]:
+        for context in contexts:
+            with named_case(reaction, allowed, warned):
+                policy = UnknownInputPolicy(unknown_action=Reaction(reaction))
 
-    verdict = judged(context, policy)
+                verdict = judged(context, policy)
 
-    assert (verdict.allowed, len(verdict.warnings)) == (allowed, warned)
-    found = [each for each in (*verdict.violations, *verdict.warnings) if each.code == UNKNOWN_ACTION]
-    assert [[given.name for given in each.missing_inputs] for each in found] == (
-        [] if reaction == "allow" else [["affectsProduction", "code_review_completed", "rolloutPercent"]]
-    )
-    assert judged({"rolloutPercent": 1}, policy).warnings == ()
-    assert judged(context, policy, is_stated_by_server=True).warnings == ()
+                assert (verdict.allowed, len(verdict.warnings)) == (allowed, warned)
+                found = [each for each in (*verdict.violations, *verdict.warnings) if each.code == UNKNOWN_ACTION]
+                assert [[given.name for given in each.missing_inputs] for each in found] == (
+                    [] if reaction == "allow" else [["affectsProduction", "code_review_completed", "rolloutPercent"]]
+                )
+                assert judged({"rolloutPercent": 1}, policy).warnings == ()
+                assert judged(context, policy, is_stated_by_server=True).warnings == ()
 
 
 def test_rules_that_read_no_inputs_know_every_action() -> None:

@@ -85,9 +85,8 @@ def test_each_item_of_a_list_is_one_of_its_values(regions: list[Any], code: str 
     assert only_violation(judge("size(context.regions) > 0", inputs, {"regions": regions})).code == code
 
 
-@pytest.mark.parametrize(
-    ("declared", "reason"),
-    [
+def test_a_declaration_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    for declared, reason in [
         ({"type": "number", "values": ["a"]}, "`values` are for the types string and list, not number"),
         ({"type": "string", "values": []}, "`values` must contain at least one text, and each only once"),
         ({"type": "string", "values": ["a", "a"]}, "`values` must contain at least one text, and each only once"),
@@ -96,12 +95,9 @@ def test_each_item_of_a_list_is_one_of_its_values(regions: list[Any], code: str 
         ({"type": "string", "required": True, "default": "b"}, "an input is required or has a default, not both"),
         ({"type": "timestamp", "default": "tomorrow"}, "the default must be a timestamp such as"),
         ({"type": "duration", "default": "1 hour"}, 'the default must be a duration such as "90s"'),
-    ],
-)
-def test_a_declaration_that_cannot_be_meant_is_refused(
-    tmp_path: Path, declared: Mapping[str, Any], reason: str
-) -> None:
-    assert reason in reasons(tmp_path, rule("r", "true"), {"x": declared})
+    ]:
+        with named_case(declared, reason):
+            assert reason in reasons(tmp_path, rule("r", "true"), {"x": declared})
 
 
 def test_asking_whether_a_required_input_is_there_is_refused(tmp_path: Path) -> None:
@@ -113,9 +109,8 @@ def test_asking_whether_a_required_input_is_there_is_refused(tmp_path: Path) -> 
 TIMES = {"since": {"type": "timestamp"}, "downtime": {"type": "duration", "default": "5m"}}
 
 
-@pytest.mark.parametrize(
-    ("when", "context", "fires"),
-    [
+def test_instants_and_lengths_of_time_are_compared() -> None:
+    for when, context, fires in [
         ("context.since > timestamp('2026-01-01T00:00:00Z')", {"since": "2026-01-01T00:00:01Z"}, True),
         ("context.since > timestamp('2026-01-01T00:00:00Z')", {"since": "2026-01-01T01:00:00+02:00"}, False),
         ("now - context.since > duration('24h')", {"since": "2026-02-28T12:29:59.5Z"}, True),
@@ -124,12 +119,11 @@ TIMES = {"since": {"type": "timestamp"}, "downtime": {"type": "duration", "defau
         ("context.downtime > duration('10m')", {}, False),
         ("context.downtime == duration('5m')", {}, True),
         ("now.getDayOfWeek() == 0 && now.getHours() >= 12", {}, True),
-    ],
-)
-def test_instants_and_lengths_of_time_are_compared(when: str, context: Mapping[str, Any], fires: bool) -> None:
-    verdict = judge(when, TIMES, context, now=NOW)
+    ]:
+        with named_case(when, context, fires):
+            verdict = judge(when, TIMES, context, now=NOW)
 
-    assert [each.code for each in verdict.violations] == ([None] if fires else [])
+            assert [each.code for each in verdict.violations] == ([None] if fires else [])
 
 
 @pytest.mark.parametrize("value", ["2026-03-01", "2026-03-01T12:00:00", "2026-02-30T12:00:00Z", "now", 5, True])
@@ -173,9 +167,8 @@ def test_rules_read_the_agent_and_the_project(when: str, action: Mapping[str, An
     assert evaluator.evaluate(Action("do it", **action)).allowed is not fires
 
 
-@pytest.mark.parametrize(
-    ("when", "reason"),
-    [
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for when, reason in [
         ("agent.name == 'x'", "there is no agent.name"),
         ("agent == 'x'", "reads agent as a whole; read it by name: agent.NAME"),
         ("has(agent.id)", "has(agent.id) is always true"),
@@ -191,10 +184,9 @@ def test_rules_read_the_agent_and_the_project(when: str, action: Mapping[str, An
         ("action.mentions(['a']) && context.wrods == 'a'", "context.wrods is not declared in inputs"),
         ("commands.exists(c, c.runs('git push --force'))", "names a flag; ask for it with hasFlag"),
         ("action.mentions(['a']) && 1", "column 24: found no matching overload"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(tmp_path: Path, when: str, reason: str) -> None:
-    assert reason in reasons(tmp_path, rule("r", when), {"words": {"type": "list"}})
+    ]:
+        with named_case(when, reason):
+            assert reason in reasons(tmp_path, rule("r", when), {"words": {"type": "list"}})
 
 
 def test_whole_words_are_found_in_any_case() -> None:
@@ -293,9 +285,8 @@ def test_messages_and_suggestions_hold_expressions() -> None:
 OPTIONAL = "it is ${…} (it is an optional value; orValue makes one of it that can be written)"
 
 
-@pytest.mark.parametrize(
-    ("expression", "message"),
-    [
+def test_a_value_that_cannot_be_written_leaves_the_text_and_the_reason() -> None:
+    for expression, message in [
         ("dyn(optional.of(1))", OPTIONAL),
         ("dyn(optional.none())", OPTIONAL),
         ("dyn([optional.of(1)])", OPTIONAL),
@@ -304,14 +295,13 @@ OPTIONAL = "it is ${…} (it is an optional value; orValue makes one of it that 
         ("dyn(b'x')", "it is ${…} (a value of the type bytes cannot be written)"),
         ("dyn([type(1)])", "it is ${…} (a value of the type type cannot be written)"),
         ("dyn([1u, null, {2: true}])", 'it is [1, null, {"2": true}]'),
-    ],
-)
-def test_a_value_that_cannot_be_written_leaves_the_text_and_the_reason(expression: str, message: str) -> None:
-    rules = [rule("r", "true", message=f"it is ${{{expression}}}")]
+    ]:
+        with named_case(expression, message):
+            rules = [rule("r", "true", message=f"it is ${{{expression}}}")]
 
-    violation = only_violation(GuardrailEvaluator(rule_set(rules)).evaluate(Action("x")))
+            violation = only_violation(GuardrailEvaluator(rule_set(rules)).evaluate(Action("x")))
 
-    assert violation.message == message
+            assert violation.message == message
 
 
 def test_an_expression_of_a_message_is_not_evaluated_beyond_its_bounds() -> None:

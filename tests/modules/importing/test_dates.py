@@ -58,12 +58,20 @@ def test_a_date_that_could_be_two_days_is_refused(text: str) -> None:
         find_date(f"since {text}")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "YYYY-MM-DD", "2017", "2017-09", "2017-13-01", "2017-02-30", "04/09/17", "2017-09-04 25:00"]
-)
-def test_what_is_no_date_is_refused(text: str) -> None:
-    with pytest.raises(DateError):
-        parse_date(text)
+def test_what_is_no_date_is_refused() -> None:
+    for text in [
+        "",
+        "soon",
+        "YYYY-MM-DD",
+        "2017",
+        "2017-09",
+        "2017-13-01",
+        "2017-02-30",
+        "04/09/17",
+        "2017-09-04 25:00",
+    ]:
+        with named_case(text), pytest.raises(DateError):
+            parse_date(text)
 
 
 @given(st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=ZONES))

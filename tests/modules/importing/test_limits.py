@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from google.protobuf.descriptor import Descriptor
 
 from cstp_grpc.gen.buf.validate import validate_pb2
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.modules.importing.model import MAX_LENGTHS, MAX_LINKS, MAX_REASONS, MAX_TAGS
+from tests.named_case import named_case
 
 CONTENT = journal_pb2.DecisionContent.DESCRIPTOR
 REASON = journal_pb2.Reason.DESCRIPTOR
@@ -19,9 +19,8 @@ def rules(message: Descriptor, field: str) -> validate_pb2.FieldRules:
     return message.fields_by_name[field].GetOptions().Extensions[validate_pb2.field]
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "field"),
-    [
+def test_a_text_may_be_as_long_as_in_the_contract() -> None:
+    for name, message, field in [
         ("title", CONTENT, "title"),
         ("context", CONTENT, "context"),
         ("category", CONTENT, "category"),
@@ -30,10 +29,9 @@ def rules(message: Descriptor, field: str) -> validate_pb2.FieldRules:
         ("reasons.type", REASON, "type"),
         ("reasons.text", REASON, "text"),
         ("source", IMPORT, "source"),
-    ],
-)
-def test_a_text_may_be_as_long_as_in_the_contract(name: str, message: Descriptor, field: str) -> None:
-    assert MAX_LENGTHS[name] == rules(message, field).string.max_len
+    ]:
+        with named_case(name, message, field):
+            assert MAX_LENGTHS[name] == rules(message, field).string.max_len
 
 
 def test_a_list_may_be_as_long_as_in_the_contract() -> None:

@@ -19,6 +19,7 @@ from cstp_grpc.modules.intent_layer.learning_merge import NodeEntry, insert_entr
 from cstp_grpc.modules.intent_layer.model import DuplicateMatch
 from cstp_grpc.modules.intent_layer.node_document import parse_node
 from tests.example_counts import examples
+from tests.named_case import named_case
 
 ID = "PITFALL-2026-02-06-1-2"
 NODE = """# API
@@ -55,9 +56,8 @@ def found(title: str, detail: str = "Something else entirely.", **options: objec
     return find_duplicates(parse_node(NODE, "AGENTS.md"), entry(title, detail), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
+def test_reworded_statements_are_likely_the_same() -> None:
+    for first, second in [
         ("Handlers are arrow functions", "Handlers must be arrow functions"),
         ("Never commit the .env file", "Do not commit .env files"),
         ("Run migrations before the tests", "Before tests, run the migrations"),
@@ -66,15 +66,13 @@ def found(title: str, detail: str = "Something else entirely.", **options: objec
         ("getUser returns null for deleted accounts", "get_user returns null when the account was deleted"),
         ("Arrow functions in API module", "The API module wants arrow functions everywhere"),
         ("Handlers log the request id first", "A handler first logs its request's id"),
-    ],
-)
-def test_reworded_statements_are_likely_the_same(first: str, second: str) -> None:
-    assert word_overlap(first, second) >= WORD_OVERLAP_THRESHOLD
+    ]:
+        with named_case(first, second):
+            assert word_overlap(first, second) >= WORD_OVERLAP_THRESHOLD
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
+def test_different_statements_about_one_thing_are_not() -> None:
+    for first, second in [
         ("Handlers are arrow functions", "Handlers return promises"),
         ("Never commit the .env file", "Never commit generated code"),
         ("Run migrations before the tests", "Run the linter before the tests"),
@@ -83,10 +81,9 @@ def test_reworded_statements_are_likely_the_same(first: str, second: str) -> Non
         ("getUser returns null for deleted accounts", "getUser throws for locked accounts"),
         ("Tokens expire after an hour", "Sessions expire after a day"),
         ("It is", "It is not"),
-    ],
-)
-def test_different_statements_about_one_thing_are_not(first: str, second: str) -> None:
-    assert word_overlap(first, second) < WORD_OVERLAP_THRESHOLD
+    ]:
+        with named_case(first, second):
+            assert word_overlap(first, second) < WORD_OVERLAP_THRESHOLD
 
 
 @given(st.text(), st.text())

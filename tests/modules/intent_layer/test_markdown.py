@@ -326,9 +326,8 @@ def test_a_text_keeps_its_indentation_and_inner_blank_lines() -> None:
     assert bodies("## A\n\n \n    code\n\n\ntext\n\n\n") == {"A": "    code\n\n\ntext"}
 
 
-@pytest.mark.parametrize(
-    ("open_", "closed"),
-    [
+def test_what_a_file_leaves_open_is_closed_for_readers() -> None:
+    for open_, closed in [
         ("```\nx", "```\nx\n```"),
         ("~~~~\nx\n~~~", "~~~~\nx\n~~~\n~~~~"),
         ("<!-- x\n\ny", "<!-- x\n\ny\n-->"),
@@ -338,11 +337,10 @@ def test_a_text_keeps_its_indentation_and_inner_blank_lines() -> None:
         ("```\nx\n```", "```\nx\n```"),
         ("<!-- x -->", "<!-- x -->"),
         ("<div>\ny", "<div>\ny"),
-    ],
-)
-def test_what_a_file_leaves_open_is_closed_for_readers(open_: str, closed: str) -> None:
-    assert bodies(f"## A\n\n{open_}\n") == {"A": closed}
-    assert put_together(parse_node(f"## A\n\n{open_}\n", "AGENTS.md")) == f"## A\n\n{open_}\n"
+    ]:
+        with named_case(open_, closed):
+            assert bodies(f"## A\n\n{open_}\n") == {"A": closed}
+            assert put_together(parse_node(f"## A\n\n{open_}\n", "AGENTS.md")) == f"## A\n\n{open_}\n"
 
 
 def test_deep_nesting_hides_nothing_behind_it() -> None:

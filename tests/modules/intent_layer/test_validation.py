@@ -13,6 +13,7 @@ from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, ProjectT
 from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_nodes
 from cstp_grpc.modules.intent_layer.validation_rules import RULES
 from tests.modules.intent_layer.trees import write_large_tree, write_tree
+from tests.named_case import named_case
 
 PROJECT = Path(__file__).parents[3]
 CONTRACTS = "## Contracts\n\n- Amounts are cents.\n"
@@ -168,9 +169,8 @@ DOWNLINKS = f"{WHOLE}\n## Downlinks\n\n"
 DOWNLINK_LINE = DOWNLINKS.count("\n") + 1
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
+def test_a_node_may_be_named_in_many_ways(tmp_path: Path) -> None:
+    for named in [
         "- [API](src/api/AGENTS.md): handlers",
         "- [API](src/api)",
         "- [API](./src/api/)",
@@ -182,11 +182,10 @@ DOWNLINK_LINE = DOWNLINKS.count("\n") + 1
         "| area | node |\n|---|---|\n| API | `src/api/AGENTS.md` |",
         "| area | node |\n|---|---|\n| API | src/api/ |",
         "- [API](/src/api/)",
-    ],
-)
-def test_a_node_may_be_named_in_many_ways(tmp_path: Path, named: str) -> None:
-    write_tree(tmp_path, {"CLAUDE.md": DOWNLINKS + named + "\n", "src/api/AGENTS.md": WHOLE})
-    assert found(tmp_path) == []
+    ]:
+        with named_case(named):
+            write_tree(tmp_path, {"CLAUDE.md": DOWNLINKS + named + "\n", "src/api/AGENTS.md": WHOLE})
+            assert found(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,8 @@ def test_a_node_that_its_parent_does_not_name_is_told_of(tmp_path: Path, downlin
     assert found(tmp_path, "src/core") == [("missing-downlink", "src/core/api/AGENTS.md", 1)]
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
+def test_a_downlink_that_leads_nowhere_is_an_error_in_its_line(tmp_path: Path) -> None:
+    for named in [
         "- [API](src/api/AGENTS.md)",
         "- [API](src/gone)",
         "- `src/gone/`",
@@ -212,14 +210,13 @@ def test_a_node_that_its_parent_does_not_name_is_told_of(tmp_path: Path, downlin
         "- [API][api]\n\n[api]: src/gone/AGENTS.md",
         "- [API](sr%63/gone/)",
         "- [a](" + "a/" * 3000 + ")",
-    ],
-)
-def test_a_downlink_that_leads_nowhere_is_an_error_in_its_line(tmp_path: Path, named: str) -> None:
-    write_tree(tmp_path, {"CLAUDE.md": f"{DOWNLINKS}Below:\n\n{named}\n", "src/": ""})
-    [finding] = validate_nodes(ProjectTree(tmp_path))
-    assert (finding.rule, finding.severity) == ("dead-downlink", FindingSeverity.ERROR)
-    assert finding.line == DOWNLINK_LINE + 2
-    assert len(finding.message) < 300
+    ]:
+        with named_case(named):
+            write_tree(tmp_path, {"CLAUDE.md": f"{DOWNLINKS}Below:\n\n{named}\n", "src/": ""})
+            [finding] = validate_nodes(ProjectTree(tmp_path))
+            assert (finding.rule, finding.severity) == ("dead-downlink", FindingSeverity.ERROR)
+            assert finding.line == DOWNLINK_LINE + 2
+            assert len(finding.message) < 300
 
 
 def test_a_downlink_to_a_folder_without_a_node_is_a_warning(tmp_path: Path) -> None:
@@ -320,22 +317,26 @@ def around(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("mention", MISSING)
-def test_entry_points_that_are_not_there_are_found_in_their_line(tmp_path: Path, mention: str) -> None:
-    text = (
-        f"| task | file |\n|---|---|\n| Do\\|it | `here.py`, {mention} |\n\nor\n\n1. a\n\n   - then\n     {mention}\n"
-    )
-    assert entry_points(around(tmp_path), text) == [3, 10]
+def test_entry_points_that_are_not_there_are_found_in_their_line(tmp_path: Path) -> None:
+    root = around(tmp_path)
+    for mention in MISSING:
+        with named_case(mention):
+            table = f"| task | file |\n|---|---|\n| Do\\|it | `here.py`, {mention} |\n"
+            assert entry_points(root, f"{table}\nor\n\n1. a\n\n   - then\n     {mention}\n") == [3, 10]
 
 
-@pytest.mark.parametrize("mention", PRESENT)
-def test_entry_points_are_looked_up_from_the_node_and_from_the_root(tmp_path: Path, mention: str) -> None:
-    assert entry_points(around(tmp_path), f"- Do it: {mention}\n") == []
+def test_entry_points_are_looked_up_from_the_node_and_from_the_root(tmp_path: Path) -> None:
+    root = around(tmp_path)
+    for mention in PRESENT:
+        with named_case(mention):
+            assert entry_points(root, f"- Do it: {mention}\n") == []
 
 
-@pytest.mark.parametrize("mention", NO_PATHS)
-def test_what_is_no_path_is_no_entry_point(tmp_path: Path, mention: str) -> None:
-    assert entry_points(around(tmp_path), f"Do it:\n\n{mention}\n") == []
+def test_what_is_no_path_is_no_entry_point(tmp_path: Path) -> None:
+    root = around(tmp_path)
+    for mention in NO_PATHS:
+        with named_case(mention):
+            assert entry_points(root, f"Do it:\n\n{mention}\n") == []
 
 
 def test_links_out_of_the_project_are_not_followed(tmp_path: Path) -> None:
@@ -356,9 +357,8 @@ def test_lines_are_exact_also_with_other_line_ends_and_long_code(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(
-    "mention",
-    [
+def test_paths_of_one_machine_are_found_in_their_line(tmp_path: Path) -> None:
+    for mention in [
         "`/home/ann/shop/src/app.py`",
         "`/Users/ann/shop`",
         "`C:\\shop\\app.py`",
@@ -373,19 +373,17 @@ def test_lines_are_exact_also_with_other_line_ends_and_long_code(tmp_path: Path)
         "[app](/home/ann/shop/app.py)",
         "[app](file:///shop/app.py)",
         "[app][a]\n\n[a]: /home/ann/app.py",
-    ],
-)
-def test_paths_of_one_machine_are_found_in_their_line(tmp_path: Path, mention: str) -> None:
-    assert absolute(tmp_path, f"One\n\nTwo {mention}") == [3]
+    ]:
+        with named_case(mention):
+            assert absolute(tmp_path, f"One\n\nTwo {mention}") == [3]
 
 
 def test_paths_into_the_project_as_this_machine_has_it_are_absolute(tmp_path: Path) -> None:
     assert absolute(tmp_path, f"`ls {tmp_path.resolve()}/src`") == [1]
 
 
-@pytest.mark.parametrize(
-    "mention",
-    [
+def test_routes_addresses_and_flags_are_not_absolute_paths(tmp_path: Path) -> None:
+    for mention in [
         "`/api/v1`",
         "`/api/v1/orders.json`",
         "`GET /home`",
@@ -406,10 +404,9 @@ def test_paths_into_the_project_as_this_machine_has_it_are_absolute(tmp_path: Pa
         "[x](//example.org/home/ann/x)",
         "/home/ann/shop is text",
         "```\n/home/ann/shop\n```",
-    ],
-)
-def test_routes_addresses_and_flags_are_not_absolute_paths(tmp_path: Path, mention: str) -> None:
-    assert absolute(tmp_path, mention) == []
+    ]:
+        with named_case(mention):
+            assert absolute(tmp_path, mention) == []
 
 
 def test_paths_choose_what_is_judged(tmp_path: Path) -> None:

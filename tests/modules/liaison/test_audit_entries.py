@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from cstp_grpc.contract.enums import Severity
 from cstp_grpc.core.audit.model import MAX_ACTION, AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
@@ -16,6 +14,7 @@ from cstp_grpc.modules.liaison.model import GUIDE, TenantCaller
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
+from tests.named_case import named_case
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 ROUTED = SessionOperation(
@@ -71,9 +70,8 @@ def test_an_entry_has_the_verdict_and_why_it_failed() -> None:
     assert (entry.evaluated, entry.rule_set_version, entry.error) == (7, "default@1", "PERMISSION_DENIED")
 
 
-@pytest.mark.parametrize(
-    ("changes", "action"),
-    [
+def test_every_kind_of_act_says_what_was_done() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"event": AuditEvent.SESSION_OPENED, "agent": GUIDE}, "open session s-1"),
         ({"event": AuditEvent.SESSION_CONTEXT_UPDATED, "agent": GUIDE}, "update the context of session s-1"),
         ({"event": AuditEvent.CONTEXT_SHARED}, "share with liaison_content"),
@@ -88,13 +86,13 @@ def test_an_entry_has_the_verdict_and_why_it_failed() -> None:
             "claim session s-1 for liaison_content: by c-2",
         ),
         ({"event": AuditEvent.SESSION_CLOSED}, "close session s-1"),
-    ],
-)
-def test_every_kind_of_act_says_what_was_done(changes: dict[str, Any], action: str) -> None:
-    act = replace(ROUTED, reason="", context_hash=None, shared_context=None)
-    entry = taken_down(replace(act, **changes))
-    assert entry.action == action
-    assert entry.event == changes["event"]
+    ]
+    for changes, action in cases:
+        with named_case(changes, action):
+            act = replace(ROUTED, reason="", context_hash=None, shared_context=None)
+            entry = taken_down(replace(act, **changes))
+            assert entry.action == action
+            assert entry.event == changes["event"]
 
 
 def test_what_is_kept_of_a_context_can_be_read_again() -> None:

@@ -219,9 +219,8 @@ def test_dots_in_patterns_stand_for_any_character_but_line_breaks() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
+def test_patterns_are_those_of_rfc_9485() -> None:
+    for pattern, found in [
         ("[0-9]{16}", ["4111111111111111"]),
         ("[0-9]{3,10}", ["123", "1234567890"]),
         ("[0-9]{11,}", ["4111111111111111"]),
@@ -231,12 +230,11 @@ def test_dots_in_patterns_stand_for_any_character_but_line_breaks() -> None:
         ("[-]|[a-]", ["-"]),
         ("(.|..)-.", ["A-b"]),
         ("", [""]),
-    ],
-)
-def test_patterns_are_those_of_rfc_9485(pattern: str, found: list[str]) -> None:
-    texts = ["4111111111111111", "123", "1234567890", "A-b", "-", "é", ""]
-    remains = redacted({"texts": texts}, f"$.texts[?match(@, '{pattern}')]")
-    assert remains["texts"] == [text for text in texts if text not in found]
+    ]:
+        with named_case(pattern, found):
+            texts = ["4111111111111111", "123", "1234567890", "A-b", "-", "é", ""]
+            remains = redacted({"texts": texts}, f"$.texts[?match(@, '{pattern}')]")
+            assert remains["texts"] == [text for text in texts if text not in found]
 
 
 def test_other_patterns_are_refused_at_the_start() -> None:

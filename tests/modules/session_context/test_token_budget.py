@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from cstp_grpc.modules.session_context.markdown_rendering import HEADINGS
 from cstp_grpc.modules.session_context.model import ConfidenceMeaning, GoverningNote, SessionContext, SessionContextPart
 from cstp_grpc.modules.session_context.token_budget import fit_to_budget
 from tests.core.guardrails.rulebooks import rule, rule_set
+from tests.named_case import named_case
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LEAST, MOST = 200, 100_000
@@ -139,14 +139,17 @@ def test_no_text_of_an_agent_can_pass_for_a_part(context: SessionContext) -> Non
     assert headings == [HEADINGS[part] for part in SessionContextPart if part != "code" and context.items_of(part)]
 
 
-@pytest.mark.parametrize("budget", range(200, 2000, 200))
-def test_of_long_parts_each_gets_its_share(budget: int) -> None:
-    due = Decision("dec-1", "Use queues", DecisionStatus.DECIDED, NOW, "alice", Visibility.PRIVATE)
-    many = tuple(replace(due, id=f"dec-{number}") for number in range(50))
-    shown = fit_to_budget(SessionContext("alice", NOW, reviews_due=many, failures=many, recent=many), budget).context
-    assert 0 <= len(shown.reviews_due) - len(shown.failures) <= 2
-    assert 0 <= len(shown.failures) - len(shown.recent) <= 2
-    assert shown.recent
+def test_of_long_parts_each_gets_its_share() -> None:
+    for budget in range(200, 2000, 200):
+        with named_case(budget):
+            due = Decision("dec-1", "Use queues", DecisionStatus.DECIDED, NOW, "alice", Visibility.PRIVATE)
+            many = tuple(replace(due, id=f"dec-{number}") for number in range(50))
+            shown = fit_to_budget(
+                SessionContext("alice", NOW, reviews_due=many, failures=many, recent=many), budget
+            ).context
+            assert 0 <= len(shown.reviews_due) - len(shown.failures) <= 2
+            assert 0 <= len(shown.failures) - len(shown.recent) <= 2
+            assert shown.recent
 
 
 def test_an_agent_without_a_past_is_told_so() -> None:

@@ -129,9 +129,8 @@ def test_a_status_without_a_reason_is_understood_as_far_as_it_goes(code: grpc.St
     assert "in a few words" not in str(result.error)
 
 
-@pytest.mark.parametrize(
-    ("http_status", "status"),
-    [
+def test_http_without_json_rpc_is_understood_as_far_as_it_goes() -> None:
+    for http_status, status in [
         (401, PeerStatus.REFUSED),
         (403, PeerStatus.REFUSED),
         (429, PeerStatus.REFUSED),
@@ -140,14 +139,15 @@ def test_a_status_without_a_reason_is_understood_as_far_as_it_goes(code: grpc.St
         (200, PeerStatus.NOT_UNDERSTOOD),
         (500, PeerStatus.UNREACHABLE),
         (503, PeerStatus.UNREACHABLE),
-    ],
-)
-def test_http_without_json_rpc_is_understood_as_far_as_it_goes(http_status: int, status: PeerStatus) -> None:
-    page = http(b"<html>", "content-type: text/html\r\nlocation: http://127.0.0.1:1/\r\n", f"{http_status} Words")
-    with tcp_server(saying(page)) as address, peer_at(f"http://{address}") as peer:
-        result = ask(peer)
-    assert result.status is status
-    assert "html" not in str(result.error)
+    ]:
+        with named_case(http_status, status):
+            page = http(
+                b"<html>", "content-type: text/html\r\nlocation: http://127.0.0.1:1/\r\n", f"{http_status} Words"
+            )
+            with tcp_server(saying(page)) as address, peer_at(f"http://{address}") as peer:
+                result = ask(peer)
+            assert result.status is status
+            assert "html" not in str(result.error)
 
 
 def result_of(content: Any) -> bytes:
