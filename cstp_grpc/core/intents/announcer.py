@@ -25,28 +25,8 @@ from cstp_grpc.core.guardrails.checker import (
 )
 from cstp_grpc.core.guardrails.inputs import check_context_bounds
 from cstp_grpc.core.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
-from cstp_grpc.core.intents.model import (
-    Announcement,
-    CitationRecorder,
-    CodeContext,
-    CodeContextReader,
-    ConfidenceHistory,
-    DecisionRecording,
-    Intent,
-    IntentContended,
-    IntentVector,
-    RecordJob,
-    SettleVerdict,
-    SharedIntent,
-    StoredAnnouncement,
-    Suggestion,
-    SuggestionBars,
-)
-from cstp_grpc.core.intents.related_intents import (
-    RelatedIntent,
-    RelatedIntents,
-    subject_of_announcement,
-)
+from cstp_grpc.core.intents import model
+from cstp_grpc.core.intents.related_intents import RelatedIntent, RelatedIntents, subject_of_announcement
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.core.intents.suggestions import (
     SuggestionSources,
@@ -80,8 +60,8 @@ class Feedback:
     received_at: datetime
     similar: tuple[Match, ...] = ()
     verdict: Verdict | None = None
-    suggestions: tuple[Suggestion, ...] = ()
-    code: CodeContext | None = None
+    suggestions: tuple[model.Suggestion, ...] = ()
+    code: model.CodeContext | None = None
     revision: int = 1
     related: tuple[RelatedIntent, ...] = ()
     warning: str | None = None
@@ -112,15 +92,15 @@ class AnnouncementWrite:
     is needed.
     """
 
-    intent: Intent
+    intent: model.Intent
     request_id: str
     feedback: Feedback
-    settle: SettleVerdict
-    vector: IntentVector | None = None
-    record: RecordJob | None = None
+    settle: model.SettleVerdict
+    vector: model.IntentVector | None = None
+    record: model.RecordJob | None = None
 
     @property
-    def shared_vector(self) -> IntentVector | None:
+    def shared_vector(self) -> model.IntentVector | None:
         """The vector that is stored with the intent: None if that is private."""
         return self.vector if self.intent.visibility is Visibility.SHARED else None
 
@@ -129,10 +109,10 @@ class AnnouncementWrite:
 class AnnouncementSources:
     """The sources of an answer except decisions and guardrails."""
 
-    code: CodeContextReader
+    code: model.CodeContextReader
     related: RelatedIntents
     background: BackgroundReader
-    confidences: ConfidenceHistory | None = None
+    confidences: model.ConfidenceHistory | None = None
     """Warns agents whose confidence has been wrong."""
 
 
@@ -143,7 +123,7 @@ class AnnouncementRecords:
     intents: SqlIntentStore
     sink: AuditSink
     writer: GroupCommitWriter
-    citations: CitationRecorder | None = None
+    citations: model.CitationRecorder | None = None
     approvals: ApprovalGate | None = None
 
 
@@ -155,7 +135,7 @@ class FeedbackSettings:
     is False, the answer has no feedback.
     """
 
-    bars: SuggestionBars
+    bars: model.SuggestionBars
     min_score: float
     stores_content: bool = True
     responds: bool = True
@@ -191,12 +171,12 @@ class Announcer:
 
     async def announce(
         self,
-        announcement: Announcement,
+        announcement: model.Announcement,
         caller: str,
         request_id: str,
         reader: str | None = None,
         permissions: frozenset[Permission] = frozenset(),
-        recording: DecisionRecording | None = None,
+        recording: model.DecisionRecording | None = None,
     ) -> Feedback:
         """Record an intent and return the feedback on it; guardrails read the `permissions` of the caller.
 
@@ -235,7 +215,7 @@ class Announcer:
             written=written,
         )
 
-    async def _require_valid(self, announcement: Announcement) -> None:
+    async def _require_valid(self, announcement: model.Announcement) -> None:
         """Do the checks that need no file. Raises InvalidArgument, and for its revision QueryFailed and Unavailable."""
         check_context_bounds(announcement.metadata, "metadata")
         if announcement.is_shared and not self._settings.stores_content:
@@ -243,7 +223,7 @@ class Announcer:
         if announcement.min_journal_revision is not None:
             await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
 
-    async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
+    async def _read_code_context(self, announcement: model.Announcement) -> model.CodeContext | None:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
         if announcement.paths:
             # Reading files blocks, so it runs in a thread.
@@ -254,27 +234,32 @@ class Announcer:
 
     async def _prepare(
         self,
-        announcement: Announcement,
-        code: CodeContext | None,
+        announcement: model.Announcement,
+        code: model.CodeContext | None,
         acting: ActingAgent,
         received_at: datetime,
         request_id: str,
-        recording: DecisionRecording | None,
+        recording: model.DecisionRecording | None,
     ) -> AnnouncementWrite:
         """Evaluate an intent, look up the parts of the answer, and return the parts to store."""
         feedback = await self._build_feedback(announcement, code, acting, received_at)
-        vector: IntentVector | None = None
+        vector: model.IntentVector | None = None
         if announcement.is_shared or (self._settings.responds and self._related.may_exist):
             vector = await self._related.embed(announcement.searched_text)
         settle = self._prepare_approval(announcement, acting, feedback, request_id)
-        record: RecordJob | None = None
-        if recording is not None and may_be_allowed(feedback.verdict):
+        record: model.RecordJob | None = None
+        verdict = feedback.verdict
+        if recording is not None and verdict is not None and (verdict.allowed or verdict.approval_required):
             record = await recording.prepare()
         intent = self._build_intent(announcement, acting.name, received_at)
         return AnnouncementWrite(intent, request_id, feedback, settle or (lambda _: feedback.verdict), vector, record)
 
     async def _build_feedback(
-        self, announcement: Announcement, code: CodeContext | None, acting: ActingAgent, received_at: datetime
+        self,
+        announcement: model.Announcement,
+        code: model.CodeContext | None,
+        acting: ActingAgent,
+        received_at: datetime,
     ) -> Feedback:
         if not self._settings.responds:
             return Feedback(received_at)
@@ -282,7 +267,8 @@ class Announcer:
         rules = self._judge.take_snapshot()
         facts = UNREAD_INTENTS
         if rules.reads_intents:
-            facts = await self._read_intent_facts(announcement, caller, reader)
+            vector = await self._related.embed(announcement.searched_text)
+            facts = self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
         action = action_from_announcement(announcement, acting, code, facts)
         if rules.reads_history:
             (action,) = await rules.add_histories([action], reader)
@@ -303,8 +289,8 @@ class Announcer:
         )
 
     def _prepare_approval(
-        self, announcement: Announcement, acting: ActingAgent, feedback: Feedback, request_id: str
-    ) -> SettleVerdict | None:
+        self, announcement: model.Announcement, acting: ActingAgent, feedback: Feedback, request_id: str
+    ) -> model.SettleVerdict | None:
         """Return a function that decides within a transaction whether the intent has a needed approval.
 
         Raises InvalidArgument.
@@ -335,7 +321,7 @@ class Announcer:
         run = self._pool.run_short if self._sources.background.is_local else self._pool.run
         return await run(self._sources.background.read, needed, reader)
 
-    async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
+    async def _find_confidence_warning(self, announcement: model.Announcement, caller: str) -> str | None:
         """Return a warning if the confidence of an announcement has been far from the record of its agent."""
         confidence, history = announcement.confidence, self._sources.confidences
         if confidence is None or history is None:
@@ -346,8 +332,8 @@ class Announcer:
         return record.find_warning(announcement.category, confidence)
 
     def _suggest(
-        self, announcement: Announcement, feedback: Feedback, related: Sequence[RelatedIntent], reader: str
-    ) -> list[Suggestion]:
+        self, announcement: model.Announcement, feedback: Feedback, related: Sequence[RelatedIntent], reader: str
+    ) -> list[model.Suggestion]:
         """Return the suggestions, or none if the server does not respond with feedback."""
         if feedback.verdict is None:
             return []
@@ -365,12 +351,8 @@ class Announcer:
         )
         return build_suggestions(sources)
 
-    async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
-        vector = await self._related.embed(announcement.searched_text)
-        return self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
-
     async def _find_related(
-        self, announcement: Announcement, acting: ActingAgent, vector: IntentVector | None
+        self, announcement: model.Announcement, acting: ActingAgent, vector: model.IntentVector | None
     ) -> list[RelatedIntent]:
         """Return the related intents once the own one is stored.
 
@@ -382,29 +364,29 @@ class Announcer:
             return []
         return self._related.find(subject_of_announcement(announcement, acting.name, acting.reader, vector))
 
-    async def _store(self, write: AnnouncementWrite) -> StoredAnnouncement:
+    async def _store(self, write: AnnouncementWrite) -> model.StoredAnnouncement:
         """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback."""
         job = partial(self._store_within, write)
 
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
         # transaction of its own, which contains no other job whose locks could be waited for in return.
-        def job_alone(unit_of_work: UnitOfWork) -> StoredAnnouncement:
+        def job_alone(unit_of_work: UnitOfWork) -> model.StoredAnnouncement:
             self._records.intents.hold(unit_of_work, write.intent.agent, write.intent.correlation_id)
             return job(unit_of_work)
 
         try:
             stored = await self._records.writer.write(job)
-        except IntentContended:
+        except model.IntentContended:
             stored = await self._records.writer.write(job_alone, alone=True)
         told, outcome = replace(stored.intent, context=None, metadata=None), stored.outcome
         shared_vector = write.shared_vector
         if shared_vector is not None and not isinstance(outcome, Exception):
-            self._related.add(SharedIntent(told, shared_vector, allowed_by(outcome)))
+            self._related.add(model.SharedIntent(told, shared_vector, allowed_by(outcome)))
         else:
             self._related.withdraw(told.key)
         return stored
 
-    def _store_within(self, write: AnnouncementWrite, unit_of_work: UnitOfWork) -> StoredAnnouncement:
+    def _store_within(self, write: AnnouncementWrite, unit_of_work: UnitOfWork) -> model.StoredAnnouncement:
         """Store an announcement in a transaction. Raises IntentContended, and the errors of recording."""
         intent, feedback, shared_vector = write.intent, write.feedback, write.shared_vector
         # Lock order: settling, recording and citing may wait for the global write lock, and inserting the intent takes
@@ -419,7 +401,7 @@ class Announcer:
         stored = self._records.intents.insert_or_get(unit_of_work, intent)
         if shared_vector is not None and is_answered:
             # A repetition too, whose verdict may be another one.
-            self._related.store(unit_of_work, SharedIntent(stored, shared_vector, allowed_by(outcome)))
+            self._related.store(unit_of_work, model.SharedIntent(stored, shared_vector, allowed_by(outcome)))
         elif stored.revision > 1:
             self._related.note_withdrawal(unit_of_work, stored.key)
         entry = announcement_entry(
@@ -428,11 +410,11 @@ class Announcer:
         if written is not None:
             entry = replace(entry, decision_id=written.result.id)
         self._records.sink.append(unit_of_work, entry)
-        return StoredAnnouncement(stored, outcome, written)
+        return model.StoredAnnouncement(stored, outcome, written)
 
-    def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
+    def _build_intent(self, announcement: model.Announcement, caller: str, received_at: datetime) -> model.Intent:
         kept = announcement if self._settings.stores_content else None
-        return Intent(
+        return model.Intent(
             agent=caller,
             correlation_id=announcement.correlation_id,
             content_hash=announcement.content_hash(),
@@ -455,13 +437,8 @@ def allowed_by(verdict: Verdict | Exception | None) -> bool | None:
     return verdict.allowed if isinstance(verdict, Verdict) else None
 
 
-def may_be_allowed(verdict: Verdict | None) -> bool:
-    """Return True if a verdict allows the intent, or will if it has its approval."""
-    return verdict is not None and (verdict.allowed or verdict.approval_required)
-
-
 def announcement_entry(
-    intent: Intent,
+    intent: model.Intent,
     revision: int,
     request_id: str,
     feedback: Feedback,
@@ -487,7 +464,7 @@ def announcement_entry(
 
 
 def action_from_announcement(
-    announcement: Announcement, acting: ActingAgent, code: CodeContext | None, intents: IntentFacts
+    announcement: model.Announcement, acting: ActingAgent, code: model.CodeContext | None, intents: IntentFacts
 ) -> Action:
     """Convert an announcement to the action that guardrails evaluate."""
     return Action(

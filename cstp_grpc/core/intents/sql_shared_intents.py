@@ -26,15 +26,10 @@ from sqlalchemy import (
 
 from cstp_grpc.core.intents.model import IntentId, IntentVector, SharedIntent, SharedIntentChange
 from cstp_grpc.core.intents.sql_store import intent_from_row, intents, shared_intent_changes, shared_intents
+from cstp_grpc.platform.storage.change_watch import ChangeNotice
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.sequence_order import SequenceOrder
-from cstp_grpc.platform.storage.unit_of_work import (
-    ChangeNotice,
-    CompiledStatement,
-    UnitOfWork,
-    UtcDateTime,
-    bind_parameters,
-)
+from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork, UtcDateTime, bind_parameters
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite

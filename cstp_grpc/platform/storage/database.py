@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Dialect, Engine, event, exc, make_url
@@ -22,11 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from cstp_grpc.common.unicode_text import cut_line
 from cstp_grpc.contract.errors import InternalError, QueryFailed, Unavailable
 from cstp_grpc.platform.storage.sqlite_files import DatabaseFiles, DatabaseLost
-from cstp_grpc.platform.storage.unit_of_work import (
-    DriverConnection,
-    UnitOfWork,
-    begin_sqlite_transaction,
-)
+from cstp_grpc.platform.storage.unit_of_work import DriverConnection, UnitOfWork, get_driver_connection
 
 logger = logging.getLogger(__name__)
 
@@ -369,6 +365,19 @@ def open_sqlite_database(url: URL, pool_size: int) -> Database:
         event.listen(engine, closing, lambda *_: files.unregister_connection())
     event.listen(engine, "begin", begin_sqlite_transaction)
     return Database(engine, files)
+
+
+def begin_sqlite_transaction(connection: Connection) -> None:
+    """Begin a transaction explicitly, since the driver would begin it only at the first change.
+
+    A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
+    for one taken later.
+    """
+    driver: Any = get_driver_connection(connection)
+    # The writer has begun it by the driver, see `UnitOfWork.begin`.
+    if not driver.in_transaction:
+        writes = connection.get_execution_options().get("writes", False)
+        driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def create_private_file(path: Path) -> None:

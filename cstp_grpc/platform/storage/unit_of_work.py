@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import chain, groupby
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -167,19 +168,6 @@ def get_driver_connection(connection: sa.Connection) -> DriverConnection:
     return cast(DriverConnection, connection.connection.driver_connection)
 
 
-def begin_sqlite_transaction(connection: sa.Connection) -> None:
-    """Begin a transaction explicitly, since the driver would begin it only at the first change.
-
-    A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
-    for one taken later.
-    """
-    driver: Any = get_driver_connection(connection)
-    # The writer has begun it by the driver, see `UnitOfWork.begin`.
-    if not driver.in_transaction:
-        writes = connection.get_execution_options().get("writes", False)
-        driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
 class UtcDateTime(sa.TypeDecorator[datetime]):
     """An instant with microseconds, stored and returned in UTC; raises ValueError for a naive one."""
 
@@ -283,10 +271,6 @@ class CompiledStatement:
         self._statement = statement.execution_options()
         self._dialect = dialect
         self._errors = dialect.loaded_dbapi.Error
-        self._compiled: DriverStatement | None = None
-        """Compiled at its first use: a server has about sixty statements, which together take half of its start.
-        Threads that set it at the same time set equal ones.
-        """
         self._readers: list[tuple[int, Any]] | None = None
         """The converters of result columns; the first result tells the driver's types. Threads that set it at the same
         time set equal lists.
@@ -295,13 +279,13 @@ class CompiledStatement:
     def run(self, unit_of_work: UnitOfWork, values: Values) -> int:
         """Run the statement and return how many rows it changed. Raises DBAPIError."""
         try:
-            return self._execute(unit_of_work, self.prepare(values)).rowcount
+            return unit_of_work.driver.execute(self._compiled.sql, self.prepare(values)).rowcount
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
     def prepare(self, values: Values) -> Parameters:
         """Convert values to the driver's types; needs no connection, so any thread may call it."""
-        compiled = self._compiled or self._compile()
+        compiled = self._compiled
         if compiled.constants:
             values = {**compiled.constants, **values}
         sent = [values[name] for name in compiled.names]
@@ -318,19 +302,19 @@ class CompiledStatement:
         if isinstance(prepared, dict):
             prepared[name] = value
         else:
-            prepared[(self._compiled or self._compile()).positions[name]] = value
+            prepared[self._compiled.positions[name]] = value
 
     def fill_in_together(self, prepared: Parameters, names: Sequence[str], values: Sequence[int | bytes]) -> None:
         """Set prepared values, as `fill_in` does, that stand next to each other in the statement."""
         if isinstance(prepared, dict):
             prepared.update(zip(names, values, strict=True))
         else:
-            first = (self._compiled or self._compile()).positions[names[0]]
+            first = self._compiled.positions[names[0]]
             prepared[first : first + len(names)] = values
 
     def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[Parameters]) -> None:
         """Run the statement once for each of the prepared `rows`. Raises DBAPIError."""
-        driver, compiled = unit_of_work.driver, self._compiled or self._compile()
+        driver, compiled = unit_of_work.driver, self._compiled
         try:
             if len(rows) == 1:
                 driver.execute(compiled.sql, rows[0])
@@ -348,7 +332,7 @@ class CompiledStatement:
     def all_prepared(self, unit_of_work: UnitOfWork, prepared: Parameters) -> list[Row]:
         """Run the statement with prepared values and return its rows. Raises DBAPIError."""
         try:
-            return self._rows(self._execute(unit_of_work, prepared))
+            return self._rows(unit_of_work.driver.execute(self._compiled.sql, prepared))
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
@@ -364,20 +348,19 @@ class CompiledStatement:
         """
         try:
             prepared = self.prepare(values)
-            return self._rows(driver.execute((self._compiled or self._compile()).sql, prepared))
+            return self._rows(driver.execute(self._compiled.sql, prepared))
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
-    def _execute(self, unit_of_work: UnitOfWork, prepared: Parameters) -> DriverCursor:
-        return unit_of_work.driver.execute((self._compiled or self._compile()).sql, prepared)
-
-    def _compile(self) -> DriverStatement:
+    @cached_property
+    def _compiled(self) -> DriverStatement:
+        """The statement, compiled at its first use: all of them together would take half of a server's start."""
         compiled: Any = self._statement.compile(dialect=self._dialect)
         found = {name: parameter for parameter, name in compiled.bind_names.items()}
         names: Sequence[str] = compiled.positiontup if compiled.positional else list(found)
         types = [found[name].type.dialect_impl(self._dialect) for name in names]
         converters = indexed_converters([kind.bind_processor(self._dialect) for kind in types])
-        self._compiled = DriverStatement(
+        return DriverStatement(
             compiled.string,
             compiled.positional,
             names,
@@ -387,7 +370,6 @@ class CompiledStatement:
             [(position, convert) for position, convert in converters if convert(None) is not None],
             multi_row_insertions(compiled.string, len(names)) if self._dialect.name == "sqlite" else {},
         )
-        return self._compiled
 
     def _rows(self, cursor: DriverCursor) -> list[Row]:
         """Return the rows of a cursor with their values converted to Python types."""
@@ -397,11 +379,18 @@ class CompiledStatement:
             types = [column.type.dialect_impl(self._dialect) for column in self._statement.exported_columns]
             readers = [kind.result_processor(self._dialect, code) for kind, code in zip(types, codes, strict=True)]
             self._readers = indexed_converters(readers)
-        return [apply_converters(row, self._readers) for row in rows] if self._readers else rows
+        if not self._readers:
+            return rows
+        converted = [list(row) for row in rows]
+        for row in converted:
+            for position, convert in self._readers:
+                row[position] = convert(row[position])
+        return converted
 
     def _to_dbapi_error(self, error: Exception) -> BaseException:
-        sql = (self._compiled or self._compile()).sql
-        return DBAPIError.instance(sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)
+        return DBAPIError.instance(
+            self._compiled.sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect
+        )
 
 
 def bind_parameters(names: Iterable[str]) -> dict[str, sa.BindParameter[Any]]:
@@ -411,13 +400,6 @@ def bind_parameters(names: Iterable[str]) -> dict[str, sa.BindParameter[Any]]:
 
 def indexed_converters(converters: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(position, convert) for position, convert in enumerate(converters) if convert is not None]
-
-
-def apply_converters(values: Sequence[Any], converters: Sequence[tuple[int, Any]]) -> list[Any]:
-    changed = list(values)
-    for position, convert in converters:
-        changed[position] = convert(changed[position])
-    return changed
 
 
 ROWS_TOGETHER = (64, 32, 16, 8, 4, 2, 1)
@@ -485,20 +467,6 @@ ORDER_LOCK = 0x6373_7470_0002
 
 CHANGE_CHANNEL = "cstp_changes"
 """The PostgreSQL channel on which transactions notify other servers of their commits."""
-
-
-class ChangeNotice:
-    """Notifies other servers of a transaction once it is committed; they would find it by polling, a little later."""
-
-    def __init__(self, dialect: sa.Dialect) -> None:
-        notice = sa.select(sa.func.pg_notify(CHANGE_CHANNEL, ""))
-        # Processes on one SQLite file ask for its version, which costs a microsecond.
-        self._notice = CompiledStatement(notice, dialect) if dialect.name == "postgresql" else None
-
-    def give(self, unit_of_work: UnitOfWork) -> None:
-        """Notify others when the transaction is committed, once however often this is called."""
-        if self._notice is not None:
-            self._notice.all(unit_of_work, {})
 
 
 class GlobalWriteLock:
