@@ -17,9 +17,8 @@ from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import JournalEntry
-from cstp_grpc.core.guardrails.checker import GuardrailChecker
+from cstp_grpc.core.guardrails.checker import GuardrailChecker, prepare_history
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history_lookup import prepare_history
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
 from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore

@@ -8,12 +8,11 @@ from typing import Final
 
 from cstp_grpc.core.commands import model, script_calls, sql_text
 from cstp_grpc.core.commands.command_collector import SOURCE_REASONS, CommandCollector
-from cstp_grpc.core.commands.command_output import DOWNLOADERS, find_output, list_downloads, list_found
 from cstp_grpc.core.commands.effects import collect_file_effects
 from cstp_grpc.core.commands.options import is_dry_run, program_name, split_arguments
 from cstp_grpc.core.commands.places import resolve_path
 from cstp_grpc.core.commands.shell_words import USUAL_PROGRAMS, Flow
-from cstp_grpc.core.commands.special_programs import SPECIAL
+from cstp_grpc.core.commands.special_programs import DOWNLOADERS, SPECIAL, find_output, list_downloads, list_found
 from cstp_grpc.core.commands.wrappers import SHELLS, unwrap_once, value_of
 
 MAX_RUNS: Final = 1000
@@ -261,7 +260,7 @@ class CommandReader(CommandCollector):
                 effects.deletes.add(model.Place.OUTSIDE)
         elif program in ("at", "batch") and given:
             self.shell.read(given)
-        elif program == "find" or program == "fd" or program == "gfind":
+        elif program in ("find", "fd", "gfind"):
             self._run_found(words)
         elif program == "git":
             self._read_git(words)

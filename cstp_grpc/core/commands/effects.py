@@ -26,6 +26,10 @@ class Scene(NamedTuple):
 
 
 RECURSIVE: Final = frozenset({"-r", "-R", "--recursive"})
+TREE_DELETERS: Final = frozenset({"rimraf", "del-cli"})
+"""Programs that delete folders without a flag."""
+DELETERS: Final = TREE_DELETERS | {"rm", "unlink", "shred", "srm", "wipe"}
+MAILERS: Final = frozenset({"mail", "mutt", "sendmail", "msmtp", "swaks"})
 SCRIPTED_READERS: Final = frozenset("grep egrep fgrep rg ag ack sed gsed awk gawk mawk jq yq perl".split())
 """Programs whose first operand is a pattern or script, unless an option gives it."""
 READERS: Final = SCRIPTED_READERS | frozenset(
@@ -55,12 +59,14 @@ SECRET_VARIABLE: Final = re.compile(
 
 def collect_file_effects(program: str, arguments: Sequence[str], split: SplitArguments, scene: Scene) -> Effects:
     """Return the effects of a program on files and other machines."""
-    effects = Effects(is_recursive=not RECURSIVE.isdisjoint(split.flags))
+    effects = Effects(is_recursive=program in TREE_DELETERS or not RECURSIVE.isdisjoint(split.flags))
     if collect := COLLECTORS.get(program):
         collect(arguments, split, scene, effects)
-    if program.startswith("mkfs"):
-        effects.writes |= scene.kinds_of(split.operands)
-    if program in WRITERS:
+    if program in DELETERS:
+        effects.deletes |= scene.kinds_of(split.operands)
+    if program in MAILERS:
+        effects.sends_out |= bool(split.operands)
+    if program in WRITERS or program.startswith("mkfs"):
         effects.writes |= scene.kinds_of(split.operands)
     if program in READERS:
         effects.reads |= scene.kinds_of(read_operands(program, split))
@@ -82,17 +88,6 @@ def read_operands(program: str, split: SplitArguments) -> Sequence[str]:
     return split.operands
 
 
-def collect_tree_removal(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect the deletions of `rimraf`, which needs no flag for folders."""
-    effects.deletes |= scene.kinds_of(split.operands)
-    effects.is_recursive = True
-
-
-def collect_removal(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect the files that `rm`, `unlink` and `shred` delete."""
-    effects.deletes |= scene.kinds_of(split.operands)
-
-
 def collect_windows_removal(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
     flags = {flag.lower() for flag in split.flags} | {
         word.lower() for word in arguments if re.fullmatch(r"/[a-zA-Z]", word)
@@ -104,7 +99,9 @@ def collect_windows_removal(arguments: Sequence[str], split: SplitArguments, sce
 def collect_find(arguments: Sequence[str], _split: SplitArguments, scene: Scene, effects: Effects) -> None:
     if "-delete" in arguments and "-empty" not in arguments:
         effects.deletes |= found_kinds(arguments, scene)
-        effects.is_recursive = not is_narrow_find(arguments)
+        patterns = find_patterns(arguments)
+        # Files of an exact name are no tree.
+        effects.is_recursive = not patterns or any("*" in pattern for pattern in patterns)
 
 
 def find_roots(arguments: Sequence[str]) -> list[str]:
@@ -119,8 +116,7 @@ def find_roots(arguments: Sequence[str]) -> list[str]:
 
 
 def found_kinds(arguments: Sequence[str], scene: Scene) -> set[str]:
-    roots = find_roots(arguments)
-    patterns = find_patterns(arguments)
+    roots, patterns = find_roots(arguments), find_patterns(arguments)
     if patterns and all(is_build_output(pattern.strip("*/")) or is_build_output(pattern) for pattern in patterns):
         return {Place.BUILD} | (scene.kinds_of(roots) - {Place.PROJECT_ROOT, Place.PROJECT})
     if patterns:
@@ -138,17 +134,10 @@ def find_patterns(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def is_narrow_find(arguments: Sequence[str]) -> bool:
-    """Return whether `find` deletes files of an exact name."""
-    patterns = find_patterns(arguments)
-    return bool(patterns) and not any("*" in pattern for pattern in patterns)
-
-
 def collect_move(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
     """Collect the deletions and writes of `mv`."""
     if len(split.operands) > 1:
-        sources = scene.kinds_of(split.operands[:-1])
-        effects.deletes |= sources
+        effects.deletes |= scene.kinds_of(split.operands[:-1])
         effects.writes |= scene.kinds(split.operands[-1])
         effects.is_recursive = split.operands[-1] == "/dev/null"
 
@@ -245,11 +234,6 @@ def collect_snippet(_: Sequence[str], split: SplitArguments, scene: Scene, effec
         effects.sends_out = True
 
 
-def collect_mail(_: Sequence[str], split: SplitArguments, _scene: Scene, effects: Effects) -> None:
-    """Record the effect of a mail: data leave the machine."""
-    effects.sends_out |= bool(split.operands)
-
-
 def collect_cloud_copy(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
     words = [
         word for word in split.operands if not re.fullmatch(r"s3|cp|mv|sync|copy|copyto|rsync|storage|blob|move", word)
@@ -259,19 +243,15 @@ def collect_cloud_copy(_: Sequence[str], split: SplitArguments, scene: Scene, ef
         effects.reads |= scene.kinds(words[0]) if not BUCKET.match(words[0]) else set()
 
 
-def collect_archive(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect the reads of `tar` and `zip`, and the deletions of `tar --remove-files`."""
+def collect_archive(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
+    """Collect the deletions of `tar --remove-files`."""
     if "--remove-files" in split.flags:
         effects.deletes |= scene.kinds_of(split.operands[1:])
         effects.is_recursive = True
-    if any(re.match(r"-?\w*x", word) for word in arguments[:1]):
-        effects.reads.clear()
 
 
 Collect = Callable[[Sequence[str], SplitArguments, Scene, Effects], None]
 COLLECTORS: Final[Mapping[str, Collect]] = {
-    **dict.fromkeys(("rm", "unlink", "shred", "srm", "wipe"), collect_removal),
-    **dict.fromkeys(("rimraf", "del-cli"), collect_tree_removal),
     **dict.fromkeys(("del", "erase", "rd", "rmdir"), collect_windows_removal),
     "find": collect_find,
     "gfind": collect_find,
@@ -285,7 +265,6 @@ COLLECTORS: Final[Mapping[str, Collect]] = {
     **dict.fromkeys(("nc", "ncat", "netcat", "socat", "telnet"), collect_socket),
     "openssl": collect_tls,
     **dict.fromkeys(("gh", "glab"), collect_snippet),
-    **dict.fromkeys(("mail", "mutt", "sendmail", "msmtp", "swaks"), collect_mail),
     **dict.fromkeys(("aws", "gsutil", "rclone", "gcloud", "azcopy", "s3cmd", "mc"), collect_cloud_copy),
     **dict.fromkeys(("tar", "zip", "7z"), collect_archive),
 }

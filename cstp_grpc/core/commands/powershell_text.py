@@ -6,10 +6,9 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.core.commands.bounded_parsing import parse_bounded
 from cstp_grpc.core.commands.model import MAX_COMMAND_CHARACTERS, UNKNOWN, Command, Effects, Unresolved
 from cstp_grpc.core.commands.options import program_name
-from cstp_grpc.core.commands.shell_words import KNOWN_VARIABLES, Flow
+from cstp_grpc.core.commands.shell_words import KNOWN_VARIABLES, Flow, parse_bounded
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

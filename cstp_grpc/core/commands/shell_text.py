@@ -9,10 +9,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.core.commands import model
-from cstp_grpc.core.commands.bounded_parsing import parse_bounded
 from cstp_grpc.core.commands.command_collector import ShellTexts
 from cstp_grpc.core.commands.command_reader import CommandReader
-from cstp_grpc.core.commands.shell_words import Flow, WordReader, split_loosely
+from cstp_grpc.core.commands.shell_words import Flow, WordReader, parse_bounded, split_loosely
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -31,34 +31,25 @@ class Wrapper(NamedTuple):
 
 PLAIN: Final = Wrapper()
 WRAPPERS: Final[Mapping[str, Wrapper]] = {
+    **dict.fromkeys("command builtin nohup setsid unbuffer fakeroot unshare entr torsocks".split(), PLAIN),
+    **dict.fromkeys("busybox toybox uv bunx pnpx".split(), PLAIN),
     "sudo": Wrapper(
         "-u -g -p -C -h -r -t -T -U -D -R --user --group --prompt --host --chdir", is_privileged=True, assigns=True
     ),
     "doas": Wrapper("-u -C", is_privileged=True),
     "pkexec": Wrapper("--user", is_privileged=True),
-    "gosu": Wrapper(skip=1),
-    "su-exec": Wrapper(skip=1),
+    "nsenter": Wrapper("-t -S -G", is_privileged=True),
+    **dict.fromkeys(("gosu", "su-exec", "chrt", "taskset", "chroot"), Wrapper(skip=1)),
     "env": Wrapper("-u -C -P --unset --chdir", assigns=True),
-    "command": PLAIN,
-    "builtin": PLAIN,
     "exec": Wrapper("-a"),
-    "nohup": PLAIN,
     "time": Wrapper("-f -o --format --output"),
     "gtime": Wrapper("-f -o"),
     "timeout": Wrapper("-k -s --kill-after --signal", skip=1),
     "gtimeout": Wrapper("-k -s", skip=1),
     "nice": Wrapper("-n --adjustment"),
     "ionice": Wrapper("-c -n -p"),
-    "chrt": Wrapper(skip=1),
-    "taskset": Wrapper(skip=1),
-    "setsid": PLAIN,
     "stdbuf": Wrapper("-i -o -e"),
-    "unbuffer": PLAIN,
     "caffeinate": Wrapper("-t -w"),
-    "fakeroot": PLAIN,
-    "chroot": Wrapper(skip=1),
-    "unshare": PLAIN,
-    "nsenter": Wrapper("-t -S -G", is_privileged=True),
     "strace": Wrapper("-e -o -p -s -u -E"),
     "ltrace": Wrapper("-e -o"),
     "systemd-run": Wrapper("-p --unit --property -M"),
@@ -66,73 +57,50 @@ WRAPPERS: Final[Mapping[str, Wrapper]] = {
     "watch": Wrapper("-n --interval -d", is_text=True),
     "xargs": Wrapper("-I -n -P -L -d -E -s -a --max-args --max-procs --replace --delimiter --arg-file"),
     "parallel": Wrapper("-j --jobs -a --arg-file -S --colsep --delay", is_text=True),
-    "entr": PLAIN,
-    "proxychains": Wrapper("-f"),
-    "proxychains4": Wrapper("-f"),
-    "torsocks": PLAIN,
-    "busybox": PLAIN,
-    "toybox": PLAIN,
+    **dict.fromkeys(("proxychains", "proxychains4"), Wrapper("-f")),
     "script": Wrapper("-c --command"),
     "ssh": Wrapper("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", skip=1, is_text=True, is_remote=True),
     "mosh": Wrapper("--ssh -p", skip=1, is_text=True, is_remote=True),
     "sshpass": Wrapper("-p -f -d"),
-    "aws-vault": Wrapper(after="--"),
-    "op": Wrapper(after="--"),
-    "doppler": Wrapper(after="--"),
-    "chamber": Wrapper(after="--"),
+    **dict.fromkeys(("aws-vault", "op", "doppler", "chamber"), Wrapper(after="--")),
     "dotenv": Wrapper("-e -f", after="--"),
     "direnv": Wrapper(skip=2),
-    "uv": PLAIN,
     "npx": Wrapper("-p --package -c"),
-    "bunx": PLAIN,
     "uvx": Wrapper("--from"),
-    "pnpx": PLAIN,
 }
 """Programs that run the rest of their words. Those with sub-commands are in RUNNERS."""
 
-CONTAINER_VALUES: Final = (
+CONTAINER: Final = Wrapper(
     "-e --env -u --user -w --workdir --env-file --detach-keys -v --volume -p --publish --name --network --entrypoint"
     " --mount -m --memory --cpus -h --hostname -l --label --platform --restart --add-host --cap-add --device --gpus"
-    " --index -c --container -n --namespace --context -f --file --project-name --profile --pull --user --shm-size"
+    " --index -c --container -n --namespace --context -f --file --project-name --profile --pull --user --shm-size",
+    skip=1,
+    is_remote=True,
 )
 RUNNERS: Final[Mapping[tuple[str, ...], Wrapper]] = {
-    ("docker", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker", "container", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker", "run"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker", "compose", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker", "compose", "run"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker-compose", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("docker-compose", "run"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("podman", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("podman", "run"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
-    ("kubectl", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--"),
-    ("heroku", "run"): Wrapper("-a --app -s --size", is_remote=True),
-    **{
-        (program, "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--")
-        for program in ("lxc", "incus", "multipass", "crictl")
-    },
-    ("oc", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--"),
-    ("uv", "run"): Wrapper("--with --python -p --project --directory --extra --group --env-file"),
-    ("poetry", "run"): PLAIN,
-    ("pipenv", "run"): PLAIN,
-    ("pdm", "run"): PLAIN,
-    ("hatch", "run"): PLAIN,
-    ("bundle", "exec"): PLAIN,
-    ("npm", "exec"): PLAIN,
-    ("pnpm", "exec"): PLAIN,
-    ("pnpm", "dlx"): PLAIN,
-    ("yarn", "dlx"): PLAIN,
-    ("yarn", "exec"): PLAIN,
-    ("conda", "run"): Wrapper("-n --name -p --prefix"),
-    ("mise", "exec"): Wrapper(after="--"),
-    ("nix-shell", "--run"): Wrapper(is_text=True),
-    ("python", "-m"): PLAIN,
-    ("tmux", "new-session"): Wrapper("-s -n -c -x -y", is_text=True),
-    ("tmux", "new"): Wrapper("-s -n -c -x -y", is_text=True),
-    ("tmux", "send-keys"): Wrapper("-t", is_text=True),
-    ("screen", "-dm"): Wrapper("-S"),
-    ("screen", "-dmS"): Wrapper(skip=1),
+    tuple(command.split()): wrapper
+    for commands, wrapper in (
+        (
+            "docker exec, docker container exec, docker run, docker compose exec, docker compose run,"
+            " docker-compose exec, docker-compose run, podman exec, podman run",
+            CONTAINER,
+        ),
+        ("kubectl exec, oc exec, lxc exec, incus exec, multipass exec, crictl exec", CONTAINER._replace(after="--")),
+        ("poetry run, pipenv run, pdm run, hatch run, bundle exec, npm exec, pnpm exec, pnpm dlx", PLAIN),
+        ("yarn dlx, yarn exec, python -m", PLAIN),
+        ("heroku run", Wrapper("-a --app -s --size", is_remote=True)),
+        ("uv run", Wrapper("--with --python -p --project --directory --extra --group --env-file")),
+        ("conda run", Wrapper("-n --name -p --prefix")),
+        ("mise exec", Wrapper(after="--")),
+        ("nix-shell --run", Wrapper(is_text=True)),
+        ("tmux new-session, tmux new", Wrapper("-s -n -c -x -y", is_text=True)),
+        ("tmux send-keys", Wrapper("-t", is_text=True)),
+        ("screen -dm", Wrapper("-S")),
+        ("screen -dmS", Wrapper(skip=1)),
+    )
+    for command in commands.split(",")
 }
+"""Sub-commands that run the rest of their words."""
 
 REMOTE_TEXTS: Final = {
     "gcloud": ("--command",),
@@ -142,6 +110,9 @@ REMOTE_TEXTS: Final = {
     "eb": ("-c", "--command"),
 }
 """Programs whose sub-command `ssh` runs the text of an option elsewhere."""
+
+TEXT_OPTIONS: Final = {"env": ("-S", "--split-string"), "npx": ("-c", "--call"), "script": ("-c", "--command")}
+"""The options whose value is the text that a wrapper runs, instead of words."""
 
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
@@ -159,18 +130,15 @@ def unwrap_once(words: Sequence[str]) -> Unwrapped | None:
     """Return the command that the outermost program runs; None if it runs no other, or is not known to."""
     program = program_name(words[0])
     if program in ("su", "runuser"):
-        return read_su(words)
+        text = value_of(words, "-c", "--command")
+        return None if text is None else Unwrapped((), text, Wrapper(is_privileged=True))
     if "ssh" in words[1:4] and (text := value_of(words, *REMOTE_TEXTS.get(program, ()))) is not None:
         return Unwrapped((), text, Wrapper(is_remote=True))
     found, start = find_wrapper(program, words)
     if found is None:
         return None
     position, assignments = skip_options(words, start, found)
-    if program == "env" and (text := value_of(words, "-S", "--split-string")) is not None:
-        return Unwrapped((), text, found)
-    if program == "npx" and (text := value_of(words, "-c", "--call")) is not None:
-        return Unwrapped((), text, found)
-    if program == "script" and (text := value_of(words, "-c", "--command")) is not None:
+    if (text := value_of(words, *TEXT_OPTIONS.get(program, ()))) is not None:
         return Unwrapped((), text, found)
     if found.after and found.after in words:
         position = words.index(found.after) + 1
@@ -226,13 +194,6 @@ def skip_options(words: Sequence[str], position: int, wrapper: Wrapper) -> tuple
         else:
             break
     return position, tuple(assignments)
-
-
-def read_su(words: Sequence[str]) -> Unwrapped | None:
-    """Return the text that `su -c TEXT` runs; None without one."""
-    text = value_of(words, "-c", "--command")
-    privileged = Wrapper(is_privileged=True)
-    return None if text is None else Unwrapped((), text, privileged)
 
 
 def value_of(words: Sequence[str], *names: str) -> str | None:

@@ -15,7 +15,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails import cel_messages, cel_variables
+from cstp_grpc.core.guardrails import cel_text, cel_variables
 from cstp_grpc.core.guardrails.cel_cost import (
     MAX_STEPS,
     RELATED_FUNCTION,
@@ -24,7 +24,7 @@ from cstp_grpc.core.guardrails.cel_cost import (
     ValueSize,
     estimate_cost,
 )
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
 from cstp_grpc.core.guardrails.cel_variables import STAKES_ORDER
 from cstp_grpc.core.guardrails.fact_readers import COMMAND_TYPE, DESCRIPTORS
@@ -33,7 +33,6 @@ from cstp_grpc.core.guardrails.inputs import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
 """Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
-
 
 ACTION_TYPES = {
     "action.description": cel.Type.STRING,
@@ -197,7 +196,7 @@ class CelProgram:
         try:
             result = self.program.eval(bound)
         except RuntimeError as error:
-            raise CelEvaluationError(cel_messages.clean_engine_message(str(error))) from None
+            raise CelEvaluationError(cel_text.clean_engine_message(str(error))) from None
         check_no_error(result)
         return result
 
@@ -208,7 +207,7 @@ def check_no_error(result: cel.Value) -> None:
     if result.type() != cel.Type.ERROR:
         return
     try:
-        message = cel_messages.clean_engine_message(str(result.plain_value()))
+        message = cel_text.clean_engine_message(str(result.plain_value()))
     except TypeError:
         # Optional values have the same type, and no form in Python.
         raise CelEvaluationError("it is an optional value; orValue makes one of it that can be written") from None
@@ -312,7 +311,7 @@ class CelEnvironment:
             # For the positions in the engine's messages.
             self._compile(expression.aligned)
             raise
-        for literal in cel_messages.find_time_literals(expression.text):
+        for literal in cel_text.find_time_literals(expression.text):
             self._check_time_literal(literal)
         # To check its cost; the program that evaluates it is compiled with the whole rule set and has the same tree.
         tree = CelProgram(lambda: program, expression.values).tree
@@ -362,7 +361,7 @@ class CelEnvironment:
         try:
             return self._env.compile(text)
         except RuntimeError as error:
-            raise RuleExpressionError(cel_messages.explain_compile_error(str(error))) from None
+            raise RuleExpressionError(cel_text.explain_compile_error(str(error))) from None
 
     def _check_time_literal(self, literal: str) -> None:
         """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""
@@ -370,7 +369,7 @@ class CelEnvironment:
         try:
             check_no_error(self._compile(literal).eval(self.bind({})))
         except (RuntimeError, CelEvaluationError):
-            hint = cel_messages.TIME_HINTS[literal.partition("(")[0].strip()]
+            hint = cel_text.TIME_HINTS[literal.partition("(")[0].strip()]
             raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
 
     def _check_name(self, name: str) -> None:
@@ -391,7 +390,7 @@ class CelEnvironment:
         hint = f"; did you mean {root}.{close[0]}?" if close else ""
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
-        raise RuleExpressionError(f"there is no {name}{hint or cel_messages.list_names(names)}")
+        raise RuleExpressionError(f"there is no {name}{hint or cel_text.list_names(names)}")
 
 
 def environment_for(
@@ -403,7 +402,7 @@ def environment_for(
     """
     return known_environment(
         tuple(sorted(inputs.items())),
-        tuple((name, each.type, cel_messages.value_literal(each.value)) for name, each in sorted(parameters.items())),
+        tuple((name, each.type, cel_text.value_literal(each.value)) for name, each in sorted(parameters.items())),
     )
 
 

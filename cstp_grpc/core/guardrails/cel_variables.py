@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails.cel_tokens import CelToken, RuleExpressionError, starts_operand, tokenize_expression
+from cstp_grpc.core.guardrails.cel_text import CelToken, RuleExpressionError, starts_operand, tokenize_expression
 from cstp_grpc.core.guardrails.cel_tree import CelNode
 from cstp_grpc.core.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
@@ -44,7 +44,6 @@ RESERVED_NAMES = frozenset(
     | {"namespace", "null", "package", "return", "true", "var", "void", "while"}
 )
 """Reserved words of CEL (language definition, section Syntax); an input cannot have such a name."""
-
 
 WINDOW_PATTERN = re.compile(r"([1-9][0-9]{0,4})([smh])")
 WINDOW_UNITS = {"s": 1, "m": 60, "h": 3600}

@@ -13,11 +13,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from cstp_grpc.contract.errors import CstpError, GuardrailEvalFailed, InvalidArgument, RateLimited, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, JudgedAction
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history_lookup import (
+from cstp_grpc.core.guardrails.history import (
+    HistoryFacts,
+    HistoryMeasure,
+    HistoryQuery,
     HistoryReader,
-    add_histories,
-    add_histories_blocking,
-    prepare_history,
+    HistoryRequest,
+    HistorySubject,
 )
 from cstp_grpc.core.guardrails.model import NO_INTENTS, Action, CheckResult, IntentFacts, Verdict
 from cstp_grpc.platform.storage.background_work import RunBlocking
@@ -406,3 +408,45 @@ def estimate_verdict_bytes(verdict: Verdict) -> int:
 
 def batch_check_id(request_id: str, place: int) -> str:
     return f"{request_id}/{place}"
+
+
+def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:
+    """Read the outcomes that guardrails will ask for, so that no check waits for them; may block.
+
+    If it cannot be read, the checks try again.
+    """
+    if evaluator.longest_history:
+        # Without scopes, for any later query: scopes restrict only the counted outcomes, not those that are read.
+        everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
+        history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
+
+
+async def add_histories(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    """Return the actions with the past outcomes that guardrails read; nothing is read if no guardrail reads any."""
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, await history.read(requests)) if requests else actions
+
+
+def add_histories_blocking(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, history.read_blocking(requests)) if requests else actions
+
+
+def make_history_requests(
+    evaluator: GuardrailEvaluator, actions: Sequence[Action], reader: str
+) -> Sequence[HistoryRequest]:
+    if not evaluator.longest_history:
+        return []
+    requests = [
+        HistoryRequest(action.history_subject, reader, tuple(evaluator.find_history_queries(action)))
+        for action in actions
+    ]
+    return requests if any(request.queries for request in requests) else []
+
+
+def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:
+    return [replace(action, history=facts) for action, facts in zip(actions, found, strict=True)]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails.cel_messages import value_literal
+from cstp_grpc.core.guardrails.cel_text import value_literal
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES
 from cstp_grpc.core.guardrails.inputs import InputType
 from cstp_grpc.core.guardrails.rulebook_schema import INPUT_NAME_PATTERN

@@ -143,7 +143,6 @@ def fold_optional(name: str | None) -> str | None:
 
 ReadText = Callable[[Action], str | None]
 
-
 GetAccepted: TypeAlias = Callable[[GroupConditions], Collection[str]]
 
 
@@ -230,14 +229,11 @@ class GuardrailBatch:
 
 MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
 
-
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
 """The variable of an input, its name in the context, its converted default, and the converter of its values."""
 
-
 ApartRules: TypeAlias = Mapping[str, CelEvaluationError | None]
 """The guardrails that are not evaluated in a batch, by id; with the reason, those that are not evaluated at all."""
-
 
 NOTHING_APART: ApartRules = MappingProxyType({})
 

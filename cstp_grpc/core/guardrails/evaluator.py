@@ -15,7 +15,7 @@ from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
 from cstp_grpc.core.commands.model import NO_INVOCATION
 from cstp_grpc.core.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEvaluationError, environment_for
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import (
     CONTEXT_PREFIX,
@@ -59,7 +59,6 @@ class UnknownInputPolicy:
 
 ALLOW_UNKNOWN = UnknownInputPolicy()
 """Reports nothing; tests of rulebooks use it."""
-
 
 REACTION_SEVERITIES: Mapping[Reaction, Severity | None] = {
     Reaction.ALLOW: None,

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.core.guardrails.cel_engine import CelEvaluationError
-from cstp_grpc.core.guardrails.cel_tokens import CelToken, tokenize_expression
+from cstp_grpc.core.guardrails.cel_text import CelToken, tokenize_expression
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import CompiledGuardrail, fold_names, fold_optional, input_converter
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, PreparedAction

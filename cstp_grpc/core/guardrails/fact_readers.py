@@ -28,14 +28,11 @@ from cstp_grpc.gen.cstp.v1 import commands_pb2
 ReadVariable = Callable[[Action], object]
 """Returns a variable's value, or None if it is absent. Raises InputValueError."""
 
-
 COMMAND_TYPE: Final[str] = commands_pb2.Command.DESCRIPTOR.full_name
 """The type of an item of the variable `commands`: a message, whose fields the engine type-checks."""
 
-
 DESCRIPTORS: Final = descriptor_pool.Default()
 """The pool that knows the type."""
-
 
 MAX_COMMAND_BYTES: Final = 24_000
 """Size of all commands together from which the rest is summed up as too large, so that every rule stays cheap."""
@@ -189,14 +186,12 @@ HISTORY_READERS: Mapping[str, ReadVariable] = {
 }
 """Readers of history that is unreadable; they give the reason."""
 
-
 LARGE_READERS: Mapping[str, ReadVariable] = {
     **CODE_READERS,
     INTENTS_VARIABLE: read_related_ages,
     MENTIONS_VARIABLE: read_words,
 }
 """The readers of values that may be as large as a context, and count as such."""
-
 
 FACT_READERS: Mapping[str, ReadVariable] = {
     **ACTION_READERS,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, CelPredicateBatch
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import CONTEXT_PREFIX, CompiledGuardrail, GuardrailBatch, GuardrailGroup
 from cstp_grpc.core.guardrails.text_templates import CompiledTemplate, compile_template

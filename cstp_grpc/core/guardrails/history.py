@@ -194,3 +194,25 @@ class StatedHistory:
             # Never folded: an authenticated name has one spelling.
             return bool(stated == wanted)
         return stated is not None and wanted is not None and fold_name(stated) == fold_name(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """The questions about the past of an action.
+
+    Only outcomes that `reader` may read are counted; a query whose scopes the subject lacks has no answer.
+    """
+
+    subject: HistorySubject
+    reader: str
+    queries: tuple[HistoryQuery, ...]
+
+
+class HistoryReader(Protocol):
+    """Counts outcomes. Facts that cannot be read say why."""
+
+    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the facts for each request, from one state of the journal."""
+
+    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the same for a caller that may block."""

@@ -26,7 +26,6 @@ INTENTS_OF_NO_SERVER: Final = model.IntentFacts(
 )
 HISTORY_OF_NO_SERVER: Final = UnreadHistory("only a server knows the history, and no server is asked")
 
-
 MAX_CHARACTERS: Final[Mapping[str, int]] = {
     "description": 8_000,
     "category": 100,
@@ -34,7 +33,6 @@ MAX_CHARACTERS: Final[Mapping[str, int]] = {
     "announced_context": 20_000,
 }
 """As for the fields of the contract, so that an action is evaluated here only if a server would evaluate it."""
-
 
 FIELD_TYPES: Final[Sequence[tuple[str, UnionType | type, str]]] = (
     ("description", str, "a text"),

@@ -14,7 +14,7 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment, environment_for
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpression
 from cstp_grpc.core.guardrails.extended_rulebooks import read_parameters
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds

@@ -170,7 +170,6 @@ MAX_SHOWN_PROBLEMS = 50
 MAX_PROBLEM_CHARACTERS = 500
 """Maximum length of a problem in an answer, because it may quote the file."""
 
-
 PROBLEM = MessageMapper(RulebookProblem, guardrails_pb2.RulebookProblem)
 FAILED_LOAD = MessageMapper(
     FailedLoad,

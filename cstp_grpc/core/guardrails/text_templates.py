@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from cstp_grpc.core.guardrails.cel_cost import MAX_TEXT_STEPS, ValueSize
 from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError, CelProgram
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError, tokenize_expression
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError, tokenize_expression
 from cstp_grpc.core.guardrails.model import TextTemplate
 
 OPENING = "${"

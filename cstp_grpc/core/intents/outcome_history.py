@@ -9,8 +9,7 @@ from typing import Final
 
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.guardrails.history import CountedHistory, HistoryFacts, UnreadHistory
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.core.guardrails.history import CountedHistory, HistoryFacts, HistoryRequest, UnreadHistory
 from cstp_grpc.core.intents.recent_outcomes import OutcomeState, OutcomeStore, RecentOutcomes
 from cstp_grpc.platform.storage.background_work import WorkPool
 

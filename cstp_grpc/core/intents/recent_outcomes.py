@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from cstp_grpc.common.unicode_text import fold_name, replace_unstorable
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryScope
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryRequest, HistoryScope
 from cstp_grpc.platform.storage.pagination import to_microseconds
 
 

@@ -379,13 +379,12 @@ class CompiledStatement:
             types = [column.type.dialect_impl(self._dialect) for column in self._statement.exported_columns]
             readers = [kind.result_processor(self._dialect, code) for kind, code in zip(types, codes, strict=True)]
             self._readers = indexed_converters(readers)
-        if not self._readers:
-            return rows
-        converted = [list(row) for row in rows]
-        for row in converted:
-            for position, convert in self._readers:
-                row[position] = convert(row[position])
-        return converted
+        if self._readers:
+            rows = [list(row) for row in rows]
+            for row in rows:
+                for position, convert in self._readers:
+                    row[position] = convert(row[position])
+        return rows
 
     def _to_dbapi_error(self, error: Exception) -> BaseException:
         return DBAPIError.instance(

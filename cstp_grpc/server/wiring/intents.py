@@ -10,9 +10,8 @@ from functools import partial
 
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.servicer import DecisionQueries, QueryLimits
-from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker
+from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker, prepare_history
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history_lookup import prepare_history
 from cstp_grpc.core.guardrails.servicer import GuardrailChecks
 from cstp_grpc.core.intents.announcer import AnnouncementRecords, AnnouncementSources, Announcer, FeedbackSettings
 from cstp_grpc.core.intents.closing import IntentCloser

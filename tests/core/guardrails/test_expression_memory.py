@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cstp_grpc.core.guardrails.cel_engine import CelEnvironment
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 
 
 def test_least_recently_used_condition_is_dropped() -> None:

@@ -12,8 +12,7 @@ import pytest
 from cstp_grpc.core.audit.model import NullAuditSink
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history import CountedHistory, HistoryFacts, HistorySubject
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.core.guardrails.history import CountedHistory, HistoryFacts, HistoryRequest, HistorySubject
 from cstp_grpc.core.guardrails.model import Action, CheckResult, Verdict
 from tests.core.guardrails.rulebooks import rule, rule_set
 from tests.lanes import ObservedLane

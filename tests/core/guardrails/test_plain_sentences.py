@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cstp_grpc.core.commands.model import Invocation
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action
-from cstp_grpc.core.guardrails.plain_sentences import Intention, IntentionFinder
+from cstp_grpc.core.guardrails.plain_sentences import Intention, IntentionFinder, stem_word
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
-from cstp_grpc.core.guardrails.sentence_vocabulary import stem_word
 from tests.core.guardrails.rulebooks import content, rule, rule_set, write
 from tests.named_case import named_case
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.guardrails.cel_cost import MAX_STEPS, measure_size
 from cstp_grpc.core.guardrails.cel_engine import CelProgram, environment_for
-from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.inputs import InputType
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Violation

@@ -8,8 +8,7 @@ from typing import Any
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, Links
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
-from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, HistorySubject
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryRequest, HistoryScope, HistorySubject
 from cstp_grpc.core.intents.model import Intent, IntentClosing
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
 from cstp_grpc.core.intents.recent_outcomes import OutcomeStore

@@ -17,8 +17,7 @@ from cstp_grpc.contract.errors import QueryFailed
 from cstp_grpc.core.decisions.model import DecisionContent, ImportRecord, SourceLinks
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, HistorySubject
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryRequest, HistoryScope, HistorySubject
 from cstp_grpc.core.intents.recent_outcomes import OutcomeChanges, OutcomeState, decision_source, intent_source
 from cstp_grpc.core.intents.sql_outcomes import (
     CHANGED_DECISIONS,

@@ -16,12 +16,12 @@ from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.guardrails.history import (
     HistoryMeasure,
     HistoryQuery,
+    HistoryRequest,
     HistoryScope,
     HistorySubject,
     PastOutcome,
     StatedHistory,
 )
-from cstp_grpc.core.guardrails.history_lookup import HistoryRequest
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter

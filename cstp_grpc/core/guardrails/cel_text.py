@@ -1,21 +1,73 @@
-"""Messages about expressions, of the engine and for its users, and literals of values."""
+"""The text of CEL expressions: tokens, literals of values, and messages about invalid expressions."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from cstp_grpc.core.guardrails.cel_tokens import starts_operand, tokenize_expression
+
+class RuleExpressionError(Exception):
+    """An expression is invalid; the message completes `RULE …`."""
+
+
+# After the lexical grammar of CEL (language definition, section Syntax). It need not reject anything: the engine does.
+# It must only not take a name within a string or a comment for a variable.
+TOKEN_PATTERN = re.compile(
+    r"""
+      (?P<space>   \s+ | //[^\n]* )
+    | (?P<string>  [bB]?[rR] (?: \"{3}.*?\"{3} | '{3}.*?'{3} | "[^"\r\n]*" | '[^'\r\n]*' )
+                 | [bB]? (?: \"{3}(?:\\.|[^\\])*?\"{3} | '{3}(?:\\.|[^\\])*?'{3}
+                           | "(?:\\.|[^"\\\r\n])*" | '(?:\\.|[^'\\\r\n])*' ) )
+    | (?P<name>    [A-Za-z_][A-Za-z0-9_]* )
+    | (?P<number>  [0-9]+ (?:\.[0-9]+)? )
+    | (?P<other>   . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class CelToken(NamedTuple):
+    """A token of an expression and its start."""
+
+    kind: str
+    text: str
+    start: int
+
+
+def tokenize_expression(source: str) -> list[CelToken]:
+    """Return the tokens of an expression without spaces and comments."""
+    found = ((match.lastgroup or "", match[0], match.start()) for match in TOKEN_PATTERN.finditer(source))
+    return [CelToken(kind, text, start) for kind, text, start in found if kind != "space"]
+
+
+def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
+    """Return True if a name is an operand, rather than a field of the preceding value."""
+    before = [token.text for token in tokens[max(0, position - 2) : position]]
+    # `value.?field`, which the engine's extension for optional values adds to the syntax.
+    if before[-2:] == [".", "?"]:
+        return False
+    if before[-1:] != ["."]:
+        return True
+    # A dot with no operand before it: `.context.x` means the same as `context.x`.
+    return position < 2 or not ends_operand(tokens[position - 2])
+
+
+def ends_operand(token: CelToken) -> bool:
+    """Return True if a token can end an operand, so that a field access may follow."""
+    if token.kind == "name":
+        # The one operator that is a word: `x in .context.names`.
+        return token.text != "in"
+    return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
+
 
 # The engine reports errors as text only.
 ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 
-
 MAX_ENGINE_MESSAGE_CHARACTERS = 300
 """Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
-
 
 TIME_HINTS: Mapping[str, str] = {
     "duration": 'the units are h, m, s and ms, so that a week is duration("168h")',
