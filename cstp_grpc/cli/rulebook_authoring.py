@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
     from cstp_grpc.core.guardrails import (
         cognition_engines,
-        extended_rulebooks,
         rule_set_diff,
         rulebook,
         rulebook_files,
@@ -35,7 +34,6 @@ else:
     rule_set_diff = LazyModule("cstp_grpc.core.guardrails.rule_set_diff")
     rulebook = LazyModule("cstp_grpc.core.guardrails.rulebook")
     cognition_engines = LazyModule("cstp_grpc.core.guardrails.cognition_engines")
-    extended_rulebooks = LazyModule("cstp_grpc.core.guardrails.extended_rulebooks")
     rulebook_files = LazyModule("cstp_grpc.core.guardrails.rulebook_files")
     rulebook_tests = LazyModule("cstp_grpc.core.guardrails.rulebook_tests")
 
@@ -162,7 +160,7 @@ def wait_for_changes(path: Path) -> Iterator[Sequence[rulebook_files.RulebookFil
 def read_present_files(path: Path) -> Sequence[rulebook_files.RulebookFile]:
     """Return the files of the rulebooks at a path and those that they extend; empty if they cannot be read."""
     try:
-        return extended_rulebooks.collect_rulebook_files(path, lambda _path, _error: None)
+        return rulebook.collect_rulebook_files(path, lambda _path, _error: None)
     except OSError:
         # The tests are run without, and say why they cannot be.
         return []

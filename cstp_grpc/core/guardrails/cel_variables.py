@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.guardrails.cel_text import CelToken, RuleExpressionError, starts_operand, tokenize_expression
@@ -18,9 +18,6 @@ from cstp_grpc.core.guardrails.cel_tree import CelNode
 from cstp_grpc.core.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
 from cstp_grpc.core.guardrails.plain_sentences import MAX_PHRASE_WORDS, Intention, normalize_words, phrase_words
-
-if TYPE_CHECKING:
-    from cstp_grpc.core.guardrails.cel_tree import CelNode
 
 VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
 PARAMETER_PREFIX = "parameters."

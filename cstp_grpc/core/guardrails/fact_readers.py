@@ -9,8 +9,7 @@ from typing import Final
 from google.protobuf import descriptor_pool
 
 from cstp_grpc.core.commands.model import NO_INVOCATION, Command
-from cstp_grpc.core.commands.parsing import parse_invocation
-from cstp_grpc.core.commands.patterns import CommandPhrases
+from cstp_grpc.core.commands.parsing import CommandPhrases, parse_invocation
 from cstp_grpc.core.guardrails.cel_variables import (
     COMMANDS_VARIABLE,
     INTENDS_VARIABLE,
@@ -120,19 +119,11 @@ def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
     return read
 
 
-def read_category(action: Action) -> object:
-    return None if action.category is None else to_string(action.category)
-
-
-def read_confidence(action: Action) -> object:
-    return None if action.confidence is None else to_number(action.confidence)
-
-
 ACTION_READERS: Mapping[str, ReadVariable] = {
     "action.description": lambda action: to_string(action.description),
-    "action.category": read_category,
+    "action.category": lambda action: None if action.category is None else to_string(action.category),
     "action.stakes": lambda action: STAKES_ORDER[action.stakes],
-    "action.confidence": read_confidence,
+    "action.confidence": lambda action: None if action.confidence is None else to_number(action.confidence),
     "action.project": lambda action: None if action.project is None else to_string(action.project),
     "agent.id": lambda action: to_string(action.agent),
     "agent.permissions": lambda action: sorted(action.permissions),

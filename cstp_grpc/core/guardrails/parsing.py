@@ -16,13 +16,13 @@ from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment, environment_for
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpression
-from cstp_grpc.core.guardrails.extended_rulebooks import read_parameters
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds
 from cstp_grpc.core.guardrails.section_parsing import (
     invalid_value_reason,
     read_approvers,
     read_expiry,
     read_match,
+    read_parameters,
     read_scope,
     read_test_action,
 )

@@ -18,10 +18,15 @@ from typing import Final, TypeAlias
 
 from cstp_grpc.core.guardrails import rules_in_force
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
-from cstp_grpc.core.guardrails.extended_rulebooks import extended_paths, rulebook_root
 from cstp_grpc.core.guardrails.guardrail_compiler import find_expired_guardrails
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
-from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set, read_rulebooks
+from cstp_grpc.core.guardrails.rulebook import (
+    RulebookError,
+    extended_paths,
+    load_rule_set,
+    read_rulebooks,
+    rulebook_root,
+)
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, list_rulebook_files
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 

@@ -1,18 +1,139 @@
-"""Load rulebooks: all of them, or the list of all problems in them."""
+"""Load rulebooks with those that they extend: all of them, or the list of all problems in them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from cstp_grpc.core.guardrails import extended_rulebooks
+from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.core.guardrails.inputs import find_spelling_clashes
 from cstp_grpc.core.guardrails.model import InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.core.guardrails.parsing import InheritedParts, RulebookParseResult, RulebookProblem, parse_rulebook
-from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
-from cstp_grpc.core.guardrails.yaml_document import read_document
+from cstp_grpc.core.guardrails.rulebook_files import (
+    RULEBOOK_SUFFIXES,
+    RulebookFile,
+    list_rulebook_files,
+    packaged_rulebook_path,
+    read_rulebook_file,
+)
+from cstp_grpc.core.guardrails.rulebook_schema import EXTENSION
+from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, read_document
+
+PACKAGED_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,99}")
+MAX_EXTENDED: Final = 100
+"""Maximum number of files that are read because others extend them. Chosen: an organisation has a handful."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A rulebook that another extends, with the values for its parameters as JSON, and the line that says so."""
+
+    path: Path
+    arguments: Mapping[str, object]
+    line: int
+
+
+def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportProblem) -> list[Extension]:
+    """Return the extensions of a rulebook; `root` is the folder that no file may leave."""
+    found = []
+    entries = document.value.get("extends") if isinstance(document.value, dict) else None
+    if entries is None or entries.value is None:
+        return []
+    if not isinstance(entries.value, list):
+        report(entries.line, "extends", "must be a list of rulebooks")
+        return []
+    for item in entries.value:
+        node = YamlNode(item.line, {"rulebook": item}) if isinstance(item.value, str) else item
+        fields = YamlFields(node, "extends", report, *EXTENSION.keys)
+        arguments = {name: each.plain for name, each in fields.entries("with").items()}
+        path = locate_rulebook(fields.text("rulebook"), file, root)
+        if isinstance(path, Path):
+            found.append(Extension(path, arguments, item.line))
+        # One that is missing was reported already.
+        elif fields.get("rulebook"):
+            report(item.line, "extends", path)
+    return found
+
+
+def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
+    """Return the path of the rulebook that a file names, or the reason why it is invalid."""
+    if PACKAGED_NAME.fullmatch(name):
+        path = packaged_rulebook_path(name)
+        return path if path.exists() else f"there is no packaged rulebook {name}; a file ends in .yaml or .yml"
+    path = Path(os.path.normpath(file.parent / name))
+    if path.suffix.lower() not in RULEBOOK_SUFFIXES or path.name.startswith("."):
+        return f"{name} is not a rulebook: its name must end in .yaml or .yml"
+    # Links are followed for the second comparison: they could lead out of the folder, too.
+    if not path.is_relative_to(root) or not path.resolve().is_relative_to(root.resolve()):
+        return f"{name} is outside of the folder of the rulebooks"
+    return path
+
+
+def rulebook_root(path: Path) -> Path:
+    return Path(os.path.normpath(path if path.is_dir() else path.parent))
+
+
+ReportUnreadable = Callable[[Path, OSError], None]
+"""Takes a file that cannot be read, and why."""
+
+
+def raise_unreadable(path: Path, error: OSError) -> None:  # noqa: ARG001 - the error names the file
+    raise error
+
+
+def collect_rulebook_files(
+    path: Path, report: ReportUnreadable = raise_unreadable, *, accepts_pipe: bool = False
+) -> Sequence[RulebookFile]:
+    """Read a rulebook or a folder of them, with the files that they extend; `path` may be a pipe if `accepts_pipe`.
+
+    Files that are missing or invalid are left out, for the loader to report. Raises OSError if the folder cannot be
+    read, or a file and `report` raises it.
+    """
+    files: dict[Path, RulebookFile] = {}
+    # The files of the folder come first, so that none of them is left out, however many rulebooks they extend.
+    pending = deque(normalize_path(file) for file in list_rulebook_files(path))
+    pipe = normalize_path(path) if accepts_pipe else None
+    most = len(pending) + MAX_EXTENDED
+    while pending and len(files) < most:
+        name = pending.popleft()
+        try:
+            files[name] = read_rulebook_file(name, accepts_pipe=name == pipe)
+        except OSError as error:
+            report(name, error)
+            continue
+        targets = set(extended_paths(files[name], rulebook_root(path)))
+        pending += [target for target in sorted(targets - files.keys() - set(pending)) if target.is_file()]
+    return list(files.values())
+
+
+def extended_paths(file: RulebookFile, root: Path) -> Iterator[Path]:
+    """Yield the paths of the rulebooks that a file extends; the loader reports faults."""
+    if may_extend(file.content):
+        document = read_document(file.content, ignore_problem)
+        if document is not None:
+            for extension in read_extensions(document, file.path, root, ignore_problem):
+                yield extension.path
+
+
+def may_extend(content: bytes) -> bool:
+    """Return whether a rulebook may extend others; most do not, and need not be parsed to know it."""
+    # A key in quotes may be written with escapes.
+    return b"extends" in content or b"\\" in content
+
+
+def ignore_problem(line: int, *reasons: str) -> None:
+    """Report nothing: the parser reads the same again and reports its problems."""
+
+
+def normalize_path(path: Path) -> Path:
+    """Return a path without detours, as the names of extended files are."""
+    return Path(os.path.normpath(path))
 
 
 class RulebookError(Exception):
@@ -58,7 +179,7 @@ def read_rulebooks(
         problems.append(RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}"))
 
     try:
-        return extended_rulebooks.collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
+        return collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
     except OSError as error:
         report(path, error)
         return (), problems
@@ -85,10 +206,10 @@ class RulebookLoader:
         disabled: Collection[str] = (),
     ) -> None:
         self._disabled = {packaged_rulebook_path(name) for name in disabled}
-        self._root = extended_rulebooks.rulebook_root(path)
-        self._files = {extended_rulebooks.normalize_path(file.path): file for file in files}
+        self._root = rulebook_root(path)
+        self._files = {normalize_path(file.path): file for file in files}
         # A folder's own files, or the only one; others are there because they are extended.
-        self._named = [file for file in self._files if extended_rulebooks.normalize_path(path) in (file, file.parent)]
+        self._named = [file for file in self._files if normalize_path(path) in (file, file.parent)]
         self._loaded: dict[Path, LoadedRulebook] = {}
         self._problems = list(problems)
 
@@ -115,7 +236,7 @@ class RulebookLoader:
         self,
         file: Path,
         arguments: Mapping[str, object],
-        extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
+        extensions: Mapping[Path, Sequence[Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook:
         """Load a rulebook after the rulebooks that it extends; `chain` are the files that led to it."""
@@ -136,9 +257,9 @@ class RulebookLoader:
 
     def _load_base(
         self,
-        extension: extended_rulebooks.Extension,
+        extension: Extension,
         file: Path,
-        extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
+        extensions: Mapping[Path, Sequence[Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook | None:
         """Load the rulebooks that a file extends, or report why that is impossible."""
@@ -155,14 +276,10 @@ class RulebookLoader:
         self._problems.append(RulebookProblem(str(file), extension.line, "extends", reason))
         return None
 
-    def _read_extensions(self, file: Path) -> Sequence[extended_rulebooks.Extension]:
+    def _read_extensions(self, file: Path) -> Sequence[Extension]:
         """Return the extensions of a file, and report the problems with them."""
         content = self._files[file].content
-        document = (
-            read_document(content, extended_rulebooks.ignore_problem)
-            if extended_rulebooks.may_extend(content)
-            else None
-        )
+        document = read_document(content, ignore_problem) if may_extend(content) else None
         if document is None:
             # If it cannot be parsed, that is reported where it is parsed.
             return ()
@@ -170,7 +287,7 @@ class RulebookLoader:
         def report(line: int, where: str, reason: str) -> None:
             self._problems.append(RulebookProblem(str(file), line, where, reason))
 
-        found = extended_rulebooks.read_extensions(document, file, self._root, report)
+        found = read_extensions(document, file, self._root, report)
         return [each for each in found if each.path not in self._disabled]
 
 

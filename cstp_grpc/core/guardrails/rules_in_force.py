@@ -15,10 +15,10 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails.evaluation_plan import fold_names
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.explanation import GuardrailExplainer, GuardrailExplanation
-from cstp_grpc.core.guardrails.extended_rulebooks import rulebook_root
 from cstp_grpc.core.guardrails.guardrail_compiler import input_names_of
 from cstp_grpc.core.guardrails.model import Action, CheckResult, Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
+from cstp_grpc.core.guardrails.rulebook import rulebook_root
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
 from cstp_grpc.platform.storage import pagination
 

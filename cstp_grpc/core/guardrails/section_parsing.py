@@ -11,9 +11,10 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.commands.model import MAX_COMMAND_CHARACTERS, Invocation
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails import rulebook_schema as schema
+from cstp_grpc.core.guardrails.cel_engine import ParameterValue
 from cstp_grpc.core.guardrails.cel_variables import parse_window_seconds
 from cstp_grpc.core.guardrails.history import HistorySubject, PastOutcome, StatedHistory, parse_history_seconds
-from cstp_grpc.core.guardrails.inputs import InputValueError, check_context_bounds
+from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, check_context_bounds
 from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields
 
 INSTANT_HINT = 'must be an instant such as "2026-03-01T12:00:00Z"'
@@ -184,3 +185,44 @@ def read_context(fields: YamlFields) -> Mapping[str, object]:
 def invalid_value_reason(error: InputValueError | InvalidArgument) -> str:
     """Return the reason of an error without the field's name."""
     return error.violations[0].description if isinstance(error, InvalidArgument) else str(error)
+
+
+def read_parameters(
+    fields: YamlFields, arguments: Mapping[str, object], report: ReportProblem
+) -> Mapping[str, ParameterValue]:
+    """Return the parameters that a rulebook declares, with the given values or their defaults."""
+    node = fields.get("parameters")
+    declared = fields.entries("parameters", "parameters")
+    parameters = {}
+    for name, item in declared.items():
+        where = f"parameters.{name}"
+        if not schema.INPUT_NAME_PATTERN.fullmatch(name):
+            report(item.line, where, "is not a name that an expression can read")
+            continue
+        declaration = YamlFields(item, where, report, *schema.PARAMETER.keys)
+        kind = declaration.enum_word("type", InputType)
+        if kind not in schema.PARAMETER_TYPES:
+            declaration.report_problem(f"`type` must be one of {', '.join(schema.PARAMETER_TYPES)}", "type")
+            continue
+        # Nobody reads it yet; it is checked like every text.
+        declaration.optional_text("description")
+        value = arguments.get(name, declaration.plain("default"))
+        if value is None:
+            report(item.line, where, "has no default, and no rulebook that extends this one gives it a value")
+            continue
+        try:
+            check_context_bounds({name: value})
+            parameters[name] = ParameterValue(kind, convert_parameter(kind, value))
+        except (InputValueError, InvalidArgument) as error:
+            report(item.line, where, f"the value {invalid_value_reason(error)}")
+    for name in sorted(arguments.keys() - declared.keys()):
+        line = node.line if node else fields.line
+        report(line, "parameters", f"{name} is missing, but a rulebook that extends this one gives it a value")
+    return parameters
+
+
+def convert_parameter(kind: InputType, value: object) -> object:
+    converted = CONVERTERS[kind](value)
+    if isinstance(converted, list) and not all(isinstance(item, bool | float | str) for item in converted):
+        raise InputValueError("must be a list of texts, numbers or bools")
+    return converted

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.extended_rulebooks import MAX_EXTENDED, collect_rulebook_files
 from cstp_grpc.core.guardrails.model import Action
-from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.core.guardrails.rulebook import MAX_EXTENDED, RulebookError, collect_rulebook_files, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import rule, write
 from tests.named_case import named_case
