@@ -22,7 +22,6 @@ PACKAGES = ("cstp_grpc", "bridge")
 TESTS = PurePosixPath("tests")
 CASES = TESTS / "cases"
 CASE_TEST = "tests/test_cases.py::test_case"
-TRANSPORTS = "grpc, jsonrpc"
 JSONRPC_CASE_TESTS = "tests/test_jsonrpc_cases.py"
 DOCUMENT_TESTS = "tests/test_docs.py"
 LIMIT = 12
@@ -50,10 +49,10 @@ class TestFiles:
         """Return the tests that contain the name of a file."""
         return [path for path in self._imports if name in self._texts[path]]
 
-    def read_case(self, path: PurePosixPath) -> str | None:
-        """Return the text of a case that runs over both transports; None for another file."""
+    def is_case(self, path: PurePosixPath) -> bool:
+        """Return True if a file is a case of the contract."""
         text = (self._root / path).read_text(encoding="utf-8")
-        return text if path.suffix == ".yaml" and re.search("^call: ", text, re.MULTILINE) else None
+        return path.suffix == ".yaml" and bool(re.search("^call: ", text, re.MULTILINE))
 
     def below(self, folder: PurePosixPath) -> list[PurePosixPath]:
         """Return the tests in a folder and below it."""
@@ -85,10 +84,8 @@ def changed_files(root: Path, base: str) -> list[PurePosixPath]:
 
 def nearest(path: PurePosixPath, tests: TestFiles) -> Iterator[str]:
     """Yield the tests of a changed file, the nearest first."""
-    if path.parent.parent == CASES and (case := tests.read_case(path)):
-        transports = re.search(r"^transports: \[(.*)\]$", case, re.MULTILINE)
-        for transport in (transports[1] if transports else TRANSPORTS).split(", "):
-            yield f"{CASE_TEST}[{path.parent.name}/{path.stem}-{transport}]"
+    if path.parent.parent == CASES and tests.is_case(path):
+        yield f"{CASE_TEST}[{path.parent.name}/{path.stem}]"
     elif path.parent == CASES / "jsonrpc":
         yield JSONRPC_CASE_TESTS
     elif path.suffix == ".md":

@@ -1,4 +1,7 @@
-"""Runs every case under tests/cases over both transports, but those that are about JSON-RPC itself.
+"""Runs every case under tests/cases, but those that are about JSON-RPC itself.
+
+Each runs over gRPC, and one for each rpc and reason also over JSON-RPC: the bridge treats all results of an rpc and all
+errors with one reason alike, and tests/client/test_codec.py covers their fields.
 
 A case is one exchange: `requirement` (what it proves), what comes before it (tests/case_setup.py says how), `caller`,
 `call`, `params`, `transports` where it is about one alone, and `expect`: a `result` with the placeholders of
@@ -19,13 +22,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc.contract.methods import contract_methods
 from tests.case_servers import Case, CaseRun, CaseServers, RunCaller, assign_servers, read_case, setting_of
 from tests.case_setup import CASES, insert_ids, plain, prepare, settings_of, token_of
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running
 from tests.matching import differences
+from tests.named_case import named_case
 from tests.waiting import wait_until
 
 OTHER_FOLDERS = {"rulebooks", "jsonrpc"}
@@ -82,34 +85,32 @@ def snake(path: str) -> str:
 
 
 def case_runs() -> Iterator[CaseRun]:
-    """Yield every case with each transport that it is about."""
-    for path in FILES:
-        case = read_case(path)
-        for transport in case.get("transports", TRANSPORTS):
-            yield CaseRun(f"{path.parent.name}/{path.stem}-{transport}", case, transport)
+    """Yield every case with each transport that it runs over."""
+    cases = {f"{path.parent.name}/{path.stem}": read_case(path) for path in FILES}
+    bridged: dict[tuple[str, str], str] = {}
+    for name in sorted(cases, key=lambda name: cost_over_jsonrpc(cases[name])):
+        if "transports" not in cases[name]:
+            bridged.setdefault(kind_of_answer(cases[name]), name)
+    for name, case in cases.items():
+        both = bridged.get(kind_of_answer(case)) == name
+        for transport in case.get("transports", TRANSPORTS if both else TRANSPORTS[:1]):
+            yield CaseRun(f"{name}-{transport}", case, transport)
+
+
+def cost_over_jsonrpc(case: Case) -> tuple[bool, int]:
+    """Return what orders cases: cheap are those that share a bridge, and of these the one that states the most."""
+    return bool(case.get("alone")), -len(str(case["expect"]))
+
+
+def kind_of_answer(case: Case) -> tuple[str, str]:
+    """Return the rpc that a case calls, and the reason of the error that it expects."""
+    return case["call"], case["expect"].get("error", {}).get("reason", "")
 
 
 RUNS = assign_servers(case_runs())
-
-
-def choose_quick_runs(runs: Sequence[CaseRun]) -> Iterator[ParameterSet]:
-    """Yield the runs; slow are those with a server of their own over JSON-RPC, unless no other is answered alike.
-
-    Each such run starts a server and a bridge, and what the bridge adds is the same for all results of an rpc and for
-    all errors with one reason.
-    """
-    answered = {kind_of_answer(run) for run in runs if run.transport == "jsonrpc" and not run.case.get("alone")}
-    for run in runs:
-        kind = kind_of_answer(run)
-        is_repeated = run.transport == "jsonrpc" and bool(run.case.get("alone")) and kind in answered
-        if run.transport == "jsonrpc":
-            answered.add(kind)
-        yield pytest.param(run, id=run.name, marks=pytest.mark.slow if is_repeated else ())
-
-
-def kind_of_answer(run: CaseRun) -> tuple[str, str]:
-    """Return the rpc that a run calls, and the reason of the error that it expects."""
-    return run.case["call"], run.case["expect"].get("error", {}).get("reason", "")
+RUNS_OF_CASES: dict[str, list[CaseRun]] = {}
+for each in RUNS:
+    RUNS_OF_CASES.setdefault(each.name.removesuffix(f"-{each.transport}"), []).append(each)
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +119,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
         yield servers
 
 
-@pytest.mark.parametrize("run", list(choose_quick_runs(RUNS)))
-def test_case(run: CaseRun, servers: CaseServers) -> None:
-    case, caller = run.case, servers.caller(run)
-    case = insert_ids(case, prepare(case, caller))
-    judge(case, caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
+@pytest.mark.parametrize("runs", RUNS_OF_CASES.values(), ids=RUNS_OF_CASES)
+def test_case(runs: Sequence[CaseRun], servers: CaseServers) -> None:
+    for run in runs:
+        with named_case(run.transport):
+            caller = servers.caller(run)
+            case = insert_ids(run.case, prepare(run.case, caller))
+            judge(case, caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
 
 
 def test_every_public_rpc_has_a_case() -> None:
@@ -161,7 +164,7 @@ def choose_workers_runs(runs: Sequence[CaseRun]) -> list[CaseRun]:
     users = Counter(map(setting_of, runs))
     chosen: dict[tuple[str, str, str], CaseRun] = {}
     for run in sorted(runs, key=lambda run: -users[setting_of(run)]):
-        chosen.setdefault((*kind_of_answer(run), run.transport), run)
+        chosen.setdefault((*kind_of_answer(run.case), run.transport), run)
     return assign_servers(chosen.values())
 
 

@@ -1,6 +1,6 @@
 """The cases of the core and of the Intent Layer without a server, as alice and bob, who may do everything.
 
-Of each rpc one case, and the others with the slow tests: a case has a folder of its own.
+One case for each rpc, and with the slow tests one for each of its reasons: a case has a folder of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.case_servers import CaseRun, RunCaller, assign_servers, read_case, sh
 from tests.case_setup import PROJECT, insert_ids, plain, prepare, settings_of, token_of
 from tests.harness import provide_journal
 from tests.server.local.callers import LocalCaller
-from tests.test_cases import FILES, judge
+from tests.test_cases import FILES, judge, kind_of_answer
 
 SERVICES = ("cstp.", "intentLayer.")
 LOCAL_AGENTS = {"alice", "bob"}
@@ -38,10 +38,13 @@ def needs_no_server(case: dict[str, Any]) -> bool:
 
 
 def local_runs() -> Iterator[CaseRun]:
+    """Yield one case for each rpc and reason."""
+    chosen: dict[tuple[str, str], CaseRun] = {}
     for path in FILES:
         case = read_case(path)
         if needs_no_server(case):
-            yield CaseRun(f"{path.parent.name}/{path.stem}", case, "local")
+            chosen.setdefault(kind_of_answer(case), CaseRun(f"{path.parent.name}/{path.stem}", case, "local"))
+    yield from chosen.values()
 
 
 RUNS = assign_servers(local_runs())
