@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from tests.modules.intent_layer.repositories import needs_git
+from tests.named_case import named_case
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
@@ -39,43 +39,48 @@ ELSEWHERE = {"scripted_inputs.py", "cstp_kit.py", "grpc_urls.py"}
 """Modules that documents name and that are not ours: plugins of A2A's test kits, which the document shows."""
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
-        if not target.startswith(("http://", "https://")):
-            assert (document.parent / target).exists(), target
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        with named_case(str(document.relative_to(ROOT))):
+            prose = re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(), flags=re.DOTALL)
+            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
+                if not target.startswith(("http://", "https://")):
+                    assert (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_line_is_longer_than_120_characters(document: Path) -> None:
-    # Blocks show files, commands and what these print; a definition of a link is one long word.
-    prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert [line for line in prose.splitlines() if len(line) > 120 and not re.match(r"\[\w+\]: \S+$", line)] == []
+def test_no_line_is_longer_than_120_characters() -> None:
+    for document in DOCUMENTS:
+        with named_case(str(document.relative_to(ROOT))):
+            # Blocks show files, commands and what these print; a definition of a link is one long word.
+            prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+            long_lines = [line for line in prose.splitlines() if len(line) > 120]
+            assert [line for line in long_lines if not re.match(r"\[\w+\]: \S+$", line)] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_modules_that_documents_name_exist(document: Path) -> None:
-    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
-    named = set(re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|proto))`", prose))
-    # A document may leave out the package, or name a module alone below its folder.
-    assert {name for name in named if not any(path.endswith(f"/{name}") for path in SOURCES)} <= ELSEWHERE
+def test_the_modules_that_documents_name_exist() -> None:
+    for document in DOCUMENTS:
+        with named_case(str(document.relative_to(ROOT))):
+            prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+            named = set(re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|proto))`", prose))
+            # A document may leave out the package, or name a module alone below its folder.
+            assert {name for name in named if not any(path.endswith(f"/{name}") for path in SOURCES)} <= ELSEWHERE
 
 
-@pytest.mark.parametrize("name", contract_methods())
-def test_every_rpc_is_documented_with_its_permission_and_intent_type(name: str) -> None:
-    method = contract_methods()[name]
-    sections = [
-        section
-        for page in (ROOT / "docs" / "api").glob("*.md")
-        for section in re.findall(
-            rf"^### `{re.escape(name)}`\n(.*?)(?=^##|\Z)", page.read_text(), re.MULTILINE | re.DOTALL
-        )
-    ]
-    assert len(sections) == 1, f"docs/api: {name} is missing; run `make docs`"
-    assert f"\n- Permission: {method.permission}\n" in sections[0]
-    assert ("- Intent type: " in sections[0]) == bool(method.intent_type)
-    assert f"- Intent type: `{method.intent_type}`\n" in sections[0] or not method.intent_type
+def test_every_rpc_is_documented_with_its_permission_and_intent_type() -> None:
+    for name in contract_methods():
+        with named_case(name):
+            method = contract_methods()[name]
+            sections = [
+                section
+                for page in (ROOT / "docs" / "api").glob("*.md")
+                for section in re.findall(
+                    rf"^### `{re.escape(name)}`\n(.*?)(?=^##|\Z)", page.read_text(), re.MULTILINE | re.DOTALL
+                )
+            ]
+            assert len(sections) == 1, f"docs/api: {name} is missing; run `make docs`"
+            assert f"\n- Permission: {method.permission}\n" in sections[0]
+            assert ("- Intent type: " in sections[0]) == bool(method.intent_type)
+            assert f"- Intent type: `{method.intent_type}`\n" in sections[0] or not method.intent_type
 
 
 @cache
@@ -85,11 +90,12 @@ def written_pages() -> str:
     return "".join(path.read_text() for path in pages if not {"api", "adr"} & {*path.relative_to(ROOT).parts})
 
 
-@pytest.mark.parametrize("name", [method.name for method in contract_methods().values() if method.public])
-def test_a_page_names_every_public_rpc(name: str) -> None:
-    method = contract_methods()[name]
-    is_named = bool(re.search(rf"\b(?:{re.escape(name)}|{method.rpc})\b", written_pages()))
-    assert is_named, f"docs: no page but docs/api names {method.rpc}"
+def test_a_page_names_every_public_rpc() -> None:
+    for name in [method.name for method in contract_methods().values() if method.public]:
+        with named_case(name):
+            method = contract_methods()[name]
+            is_named = bool(re.search(rf"\b(?:{re.escape(name)}|{method.rpc})\b", written_pages()))
+            assert is_named, f"docs: no page but docs/api names {method.rpc}"
 
 
 def test_the_first_page_of_the_contract_lists_every_rpc() -> None:

@@ -27,13 +27,10 @@ TYPES: set[type[Message]] = {
 } | {Everything}
 
 
-ORDERED = sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name)
+every_type = st.sampled_from(sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name))
 
 
-every_type = pytest.mark.parametrize("kind", ORDERED)
-
-
-few = settings(max_examples=examples(15, least=2), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(2400, least=200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def through_text(value: Any) -> Any:
@@ -70,26 +67,23 @@ def without_unspecified(data: Any) -> Any:
     return [without_unspecified(item) for item in data] if isinstance(data, list) else data
 
 
-@every_type
-@given(data=st.data())
-@few
+@given(every_type, st.data())
+@many
 def test_messages_survive_the_way_through_json(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(messages(descriptor_of(kind)))
     assert from_json(through_text(to_json(message)), kind) == message
 
 
-@every_type
-@given(data=st.data())
-@few
+@given(every_type, st.data())
+@many
 def test_output_agrees_with_protojson_but_for_the_words_of_enums(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(messages(descriptor_of(kind)))
     expected = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
     assert with_enum_names(to_json(message), descriptor_of(kind)) == without_unspecified(expected)
 
 
-@every_type
-@given(data=st.data())
-@few
+@given(every_type, st.data())
+@many
 def test_json_is_refused_by_name_or_means_what_it_means_in_protojson(kind: type[Message], data: st.DataObject) -> None:
     document = data.draw(near_misses(descriptor_of(kind)) | json_values)
     try:

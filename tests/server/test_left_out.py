@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.places import SERVICE_MODULES
 from tests.harness import GrpcCaller, JsonRpcCaller, bridging, peering, running, settings
+from tests.named_case import named_case
 
 LEFT_OUT: dict[str, Any] = {
     "liaison": {"enabled": False},
@@ -125,18 +126,23 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
     }
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_of_what_is_left_out_is_unimplemented(target: str, name: str) -> None:
+def assert_unimplemented(target: str, names: Sequence[str]) -> None:
     with grpc.insecure_channel(target) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(contract_methods()[name].path)
-        with pytest.raises(grpc.RpcError) as raised:
-            call(b"", timeout=10)
-    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+        for name in names:
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(contract_methods()[name].path)
+            with named_case(name), pytest.raises(grpc.RpcError) as raised:
+                call(b"", timeout=10)
+            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED, name  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_method_of_what_is_left_out_is_not_found_over_json_rpc(bridge_url: str, name: str) -> None:
-    assert JsonRpcCaller(bridge_url).call(name, {}).reason == "METHOD_NOT_FOUND"
+def test_methods_of_what_is_left_out_are_unimplemented(target: str) -> None:
+    assert_unimplemented(target, METHODS)
+
+
+def test_a_method_of_what_is_left_out_is_not_found_over_json_rpc(bridge_url: str) -> None:
+    for name in PUBLIC:
+        with named_case(name):
+            assert JsonRpcCaller(bridge_url).call(name, {}).reason == "METHOD_NOT_FOUND"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_nobody_makes_tokens_where_everyone_is_let_in(tmp_path: Path) -> None:
     wanted = settings(tmp_path, auth={"enabled": False})
     assert wanted.disabled_services == {"cstp.v1.AdminService"}
     with running(wanted) as app:
-        test_a_method_of_what_is_left_out_is_unimplemented(app.target, "cstp.createToken")
+        assert_unimplemented(app.target, ["cstp.createToken"])
 
 
 def test_a_limit_on_a_method_of_what_is_left_out_is_no_mistake(tmp_path: Path) -> None:
