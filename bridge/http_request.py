@@ -17,11 +17,7 @@ from aiohttp import hdrs, web
 
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.contract.call_origin import (
-    BRIDGE_KEY_METADATA_KEY,
-    CERTIFICATE_METADATA_KEY,
-    FORWARDED_FOR_METADATA_KEY,
-)
+from cstp_grpc.contract import call_origin
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
 from cstp_grpc.contract.errors import CstpError, InvalidJsonRpcRequest, drop_tracebacks
 from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
@@ -76,7 +72,7 @@ class CallOriginReporter:
         tls = settings.server.tls
         # Without the key the server would not look at it.
         self._passes_certificates = key is not None and tls is not None and tls.client_ca is not None
-        self._key = [] if key is None else [(BRIDGE_KEY_METADATA_KEY, key)]
+        self._key = [] if key is None else [(call_origin.BRIDGE_KEY_METADATA_KEY, key)]
 
     def metadata_of_request(self, request: web.Request) -> Sequence[tuple[str, str]]:
         shown = self._certificate_of_request(request)
@@ -113,12 +109,12 @@ class CallOriginReporter:
     def _certificate(self, shown: bytes) -> Sequence[tuple[str, str]]:
         # A longer one, with much else in the metadata, is beyond what gRPC takes: the call is then one without it.
         encoded = base64.urlsafe_b64encode(shown).decode()
-        return [(CERTIFICATE_METADATA_KEY, encoded)] if len(encoded) <= MAX_CERTIFICATE_CHARACTERS else ()
+        return [(call_origin.CERTIFICATE_METADATA_KEY, encoded)] if len(encoded) <= MAX_CERTIFICATE_CHARACTERS else ()
 
     def _metadata(self, address: str) -> Sequence[tuple[str, str]]:
         # Security: never without an address, by which the server sees that the bridge's own certificate is not that of
         # the caller.
-        return [*self._key, (FORWARDED_FOR_METADATA_KEY, address or UNKNOWN_ADDRESS)]
+        return [*self._key, (call_origin.FORWARDED_FOR_METADATA_KEY, address or UNKNOWN_ADDRESS)]
 
 
 CALL_ORIGINS: Final = web.AppKey("call_origins", CallOriginReporter)

@@ -16,17 +16,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bridge import http_request
+from bridge import call_observation, http_request
 from bridge.call_errors import DETAIL, error_codes, error_data, unexpected_failure
-from bridge.call_observation import (
-    BATCH,
-    METHOD,
-    UNKNOWN_METHOD,
-    CallFailure,
-    attach_failures,
-    describe_failure,
-    known_method,
-)
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER, AccessCheck, BodyReader
 from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
@@ -220,7 +211,7 @@ class JsonRpcOutcome:
     failure: CstpError | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
     """The headers of its rate limit."""
-    counted: CallFailure | None = None
+    counted: call_observation.CallFailure | None = None
     """The failure as metrics count it."""
 
 
@@ -234,7 +225,7 @@ async def respond_to_body(
     """Execute the calls of a body with `answer` and return the HTTP response with `extra_headers`."""
     outcomes = await answer_batch(body.calls, answer) if body.is_batch else [await answer(body.calls[0])]
     response = respond_with_outcomes(outcomes, body.is_batch, request_id, extra_headers)
-    attach_failures(response, *(outcome.counted for outcome in outcomes))
+    call_observation.attach_failures(response, *(outcome.counted for outcome in outcomes))
     return response
 
 
@@ -325,7 +316,7 @@ class JsonRpcEndpoint:
         metadata = http_request.request_metadata(request, request_id)
         try:
             body = parse_body(await self._bodies.read(request, metadata), self._max_batch)
-            request[METHOD] = method_of_body(body, self._forwarder.names)
+            request[call_observation.METHOD] = method_of_body(body, self._forwarder.names)
         except CstpError as failure:
             return body_error_response(failure, request_id)
         # The caller is not known here yet: each call is authenticated by the server, also within a batch.
@@ -335,7 +326,7 @@ class JsonRpcEndpoint:
         """Execute a call and return its outcome."""
         if isinstance(call, MalformedJsonRpcRequest):
             encoded = encode_failure(call.id, call.failure, request_id)
-            return JsonRpcOutcome(encoded, call.failure, counted=describe_failure(call.failure))
+            return JsonRpcOutcome(encoded, call.failure, counted=call_observation.describe_failure(call.failure))
         limits: dict[str, str] = {}
         try:
             value = await self._forwarder.call(call.method, call.params, metadata, limits)
@@ -347,7 +338,7 @@ class JsonRpcEndpoint:
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = unexpected_failure()
-        counted = describe_failure(failure)
+        counted = call_observation.describe_failure(failure)
         if call.id is None:
             return JsonRpcOutcome(None, failure, limits, counted)
         intent_type = self._forwarder.intent_type(call.method)
@@ -358,15 +349,19 @@ class JsonRpcEndpoint:
 
 def body_error_response(failure: CstpError, request_id: str) -> web.Response:
     response = json_response(encode_utf8(encode_failure("null", failure, request_id)), request_id, failure)
-    attach_failures(response, describe_failure(failure))
+    call_observation.attach_failures(response, call_observation.describe_failure(failure))
     return response
 
 
 def method_of_body(body: JsonRpcBody, known: Collection[str]) -> str:
     if body.is_batch:
-        return BATCH
+        return call_observation.BATCH
     (call,) = body.calls
-    return known_method(call.method, known) if isinstance(call, JsonRpcRequest) else UNKNOWN_METHOD
+    return (
+        call_observation.known_method(call.method, known)
+        if isinstance(call, JsonRpcRequest)
+        else call_observation.UNKNOWN_METHOD
+    )
 
 
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:

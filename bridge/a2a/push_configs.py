@@ -7,14 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import grpc
-from a2a.types.a2a_pb2 import (
-    DeleteTaskPushNotificationConfigRequest,
-    GetTaskPushNotificationConfigRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTaskPushNotificationConfigsResponse,
-    SendMessageRequest,
-    TaskPushNotificationConfig,
-)
+from a2a.types import a2a_pb2
 from a2a.utils.errors import PushNotificationNotSupportedError
 from google.protobuf.message import Message
 
@@ -87,7 +80,7 @@ class PushConfigOperations:
         self._push = push
         self._check_access = check_access
 
-    def read_inline_config(self, params: SendMessageRequest, context: A2aCallContext) -> tasks_pb2.PushConfig:
+    def read_inline_config(self, params: a2a_pb2.SendMessageRequest, context: A2aCallContext) -> tasks_pb2.PushConfig:
         """Return the push configuration in a message that has one. Raises A2AError."""
         self._required_push()
         given = params.configuration.task_push_notification_config
@@ -112,7 +105,9 @@ class PushConfigOperations:
             config = with_config_id(config, str(uuid.uuid5(uuid.NAMESPACE_OID, message_id)))
         await push.create(task_id, config, metadata, INLINE_CONFIG_PATH)
 
-    async def create(self, params: TaskPushNotificationConfig, context: A2aCallContext) -> TaskPushNotificationConfig:
+    async def create(
+        self, params: a2a_pb2.TaskPushNotificationConfig, context: A2aCallContext
+    ) -> a2a_pb2.TaskPushNotificationConfig:
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
@@ -122,8 +117,8 @@ class PushConfigOperations:
         return to_a2a_config(params.task_id, kept)
 
     async def get(
-        self, params: GetTaskPushNotificationConfigRequest, context: A2aCallContext
-    ) -> TaskPushNotificationConfig:
+        self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: A2aCallContext
+    ) -> a2a_pb2.TaskPushNotificationConfig:
         """Return a configuration of a task; a request of 0.3 may omit its id."""
         await self._check_access(context, params)
         push = self._required_push()
@@ -133,18 +128,18 @@ class PushConfigOperations:
         return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, context.metadata))
 
     async def list(
-        self, params: ListTaskPushNotificationConfigsRequest, context: A2aCallContext
-    ) -> ListTaskPushNotificationConfigsResponse:
+        self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: A2aCallContext
+    ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
         page = await push.list(params.task_id, params.page_size, params.page_token, context.metadata)
-        return ListTaskPushNotificationConfigsResponse(
+        return a2a_pb2.ListTaskPushNotificationConfigsResponse(
             configs=[to_a2a_config(params.task_id, each) for each in page.push_configs],
             next_page_token=page.next_page_token,
         )
 
-    async def delete(self, params: DeleteTaskPushNotificationConfigRequest, context: A2aCallContext) -> None:
+    async def delete(self, params: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: A2aCallContext) -> None:
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
@@ -156,7 +151,7 @@ class PushConfigOperations:
         return self._push
 
 
-def to_stored_config(config: TaskPushNotificationConfig, context: A2aCallContext) -> tasks_pb2.PushConfig:
+def to_stored_config(config: a2a_pb2.TaskPushNotificationConfig, context: A2aCallContext) -> tasks_pb2.PushConfig:
     """Convert a configuration for the server; its notifications use the A2A version of the request."""
     return tasks_pb2.PushConfig(
         id=config.id,
@@ -175,8 +170,8 @@ def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.Pu
     return named
 
 
-def to_a2a_config(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:
-    shown = TaskPushNotificationConfig(task_id=task_id, id=kept.id, url=kept.url, token=kept.token)
+def to_a2a_config(task_id: str, kept: tasks_pb2.PushConfig) -> a2a_pb2.TaskPushNotificationConfig:
+    shown = a2a_pb2.TaskPushNotificationConfig(task_id=task_id, id=kept.id, url=kept.url, token=kept.token)
     # Assigning even empty text would make `authentication` present.
     if kept.scheme:
         shown.authentication.scheme = kept.scheme

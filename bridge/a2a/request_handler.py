@@ -8,18 +8,7 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from a2a.types.a2a_pb2 import (
-    AgentCard,
-    CancelTaskRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-    Task,
-    TaskState,
-)
+from a2a.types import a2a_pb2
 from a2a.utils.errors import (
     ExtensionSupportRequiredError,
     TaskNotCancelableError,
@@ -28,15 +17,8 @@ from a2a.utils.errors import (
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 from google.protobuf.message import Message
 
-from bridge.a2a import task_results, task_store
+from bridge.a2a import call_context, task_results, task_store
 from bridge.a2a.agent_card import AgentCardBuilder
-from bridge.a2a.call_context import (
-    EXTENSION_URI,
-    EXTENSIONS_HEADER,
-    A2aAccessCheck,
-    A2aCallContext,
-    is_extension_activated,
-)
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import check_required_fields
 from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
@@ -70,7 +52,7 @@ class A2aRequestHandler:
     def __init__(
         self,
         forwarder: Forwarder,
-        access: A2aAccessCheck,
+        access: call_context.A2aAccessCheck,
         store: GrpcTaskStore,
         cards: AgentCardBuilder,
         settings: Settings,
@@ -91,7 +73,9 @@ class A2aRequestHandler:
         """Wait for the tasks in progress."""
         await self._runner.aclose()
 
-    async def on_message_send(self, params: SendMessageRequest, context: A2aCallContext) -> Task:
+    async def on_message_send(
+        self, params: a2a_pb2.SendMessageRequest, context: call_context.A2aCallContext
+    ) -> a2a_pb2.Task:
         """Return the finished task of a message, or the submitted task if the caller does not wait."""
         # The shape comes first, as it costs no call of the server.
         check_required_fields(params)
@@ -108,7 +92,7 @@ class A2aRequestHandler:
         return apply_history_length(task, params.configuration)
 
     async def on_message_send_stream(
-        self, params: SendMessageRequest, context: A2aCallContext
+        self, params: a2a_pb2.SendMessageRequest, context: call_context.A2aCallContext
     ) -> AsyncGenerator[TaskEvent, None]:
         """Yield the working task, then its final events; for a repeated message, those of its stored task."""
         check_required_fields(params)
@@ -130,7 +114,7 @@ class A2aRequestHandler:
         for event in task_store.final_events(await asyncio.shield(work)):
             yield event
 
-    async def on_get_task(self, params: GetTaskRequest, context: A2aCallContext) -> Task:
+    async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: call_context.A2aCallContext) -> a2a_pb2.Task:
         check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
@@ -140,7 +124,9 @@ class A2aRequestHandler:
         self._runner.wait_for_approval(stored, metadata)
         return apply_history_length(stored.task, params)
 
-    async def on_list_tasks(self, params: ListTasksRequest, context: A2aCallContext) -> ListTasksResponse:
+    async def on_list_tasks(
+        self, params: a2a_pb2.ListTasksRequest, context: call_context.A2aCallContext
+    ) -> a2a_pb2.ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
         check_required_fields(params)
         await self.check_access(context, params)
@@ -151,7 +137,7 @@ class A2aRequestHandler:
         if params.status and params.status not in task_store.SERVER_STATES:
             # No task is ever in such a state. Security: still only known callers get an answer.
             await self._access.fetch_access(context.metadata)
-            return ListTasksResponse(page_size=page_size)
+            return a2a_pb2.ListTasksResponse(page_size=page_size)
         query = task_store.TaskQuery(
             page_size,
             params.page_token,
@@ -163,14 +149,16 @@ class A2aRequestHandler:
         for task in page.tasks:
             if not params.include_artifacts:
                 task.ClearField("artifacts")
-        return ListTasksResponse(
+        return a2a_pb2.ListTasksResponse(
             tasks=[apply_history_length(task, params) for task in page.tasks],
             next_page_token=page.next_page_token,
             page_size=page_size,
             total_size=page.total,
         )
 
-    async def on_cancel_task(self, params: CancelTaskRequest, context: A2aCallContext) -> Task:
+    async def on_cancel_task(
+        self, params: a2a_pb2.CancelTaskRequest, context: call_context.A2aCallContext
+    ) -> a2a_pb2.Task:
         """Cancel a task that was not started yet or waits for input, and return it.
 
         A working task is awaited for CANCEL_SECONDS: it may come to wait for input, or else the error can name its
@@ -189,7 +177,7 @@ class A2aRequestHandler:
                 except TaskVersionConflict:
                     # It was started, or canceled by another call, since it was read.
                     stored = await self._store.get(params.id, metadata)
-                    if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
+                    if stored.task.status.state == a2a_pb2.TaskState.TASK_STATE_CANCELED:
                         return stored.task
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
@@ -199,7 +187,7 @@ class A2aRequestHandler:
                 raise not_cancelable_error(stored.task)
 
     async def on_subscribe_to_task(
-        self, params: SubscribeToTaskRequest, context: A2aCallContext
+        self, params: a2a_pb2.SubscribeToTaskRequest, context: call_context.A2aCallContext
     ) -> AsyncGenerator[TaskEvent, None]:
         """Yield a task that has not ended, then its events, whichever bridge runs it."""
         check_required_fields(params)
@@ -219,17 +207,17 @@ class A2aRequestHandler:
 
     async def on_get_extended_agent_card(
         self,
-        params: GetExtendedAgentCardRequest,
-        context: A2aCallContext,
-    ) -> AgentCard:
+        params: a2a_pb2.GetExtendedAgentCardRequest,
+        context: call_context.A2aCallContext,
+    ) -> a2a_pb2.AgentCard:
         """Return the agent card with the caller's permissions and limits."""
         await self._check_tenant(context, params)
         return self._cards.build_extended(context.address, await self._access.fetch_access(context.metadata))
 
     async def _start(
         self,
-        params: SendMessageRequest,
-        context: A2aCallContext,
+        params: a2a_pb2.SendMessageRequest,
+        context: call_context.A2aCallContext,
         start: Callable[[PendingTask, Metadata], Awaitable[ResultT]],
     ) -> ResultT | StoredTask:
         """Start the task of a message with `start`, or return the task that the same message began before."""
@@ -261,7 +249,7 @@ class A2aRequestHandler:
         return stored
 
     async def _stream_task(
-        self, shown: Task, stored: StoredTask, metadata: Metadata
+        self, shown: a2a_pb2.Task, stored: StoredTask, metadata: Metadata
     ) -> AsyncGenerator[TaskEvent, None]:
         """Yield a task as it is shown, then its events until it has ended.
 
@@ -289,26 +277,26 @@ class A2aRequestHandler:
                 raise UpstreamError(error) from error
             yield
 
-    async def check_access(self, context: A2aCallContext, params: Message) -> None:
+    async def check_access(self, context: call_context.A2aCallContext, params: Message) -> None:
         """Raise A2AError if a required extension is missing or the call names another tenant than the caller's."""
         await self._check_tenant(context, params)
-        if self._requires_extension and not is_extension_activated(context):
+        if self._requires_extension and not call_context.is_extension_activated(context):
             raise ExtensionSupportRequiredError(
-                f"This agent requires an extension; send {EXTENSIONS_HEADER}: {EXTENSION_URI}"
+                f"This agent requires an extension; send {call_context.EXTENSIONS_HEADER}: {call_context.EXTENSION_URI}"
             )
 
-    async def _check_tenant(self, context: A2aCallContext, params: Message) -> None:
+    async def _check_tenant(self, context: call_context.A2aCallContext, params: Message) -> None:
         """Raise UpstreamError if the path or the params name another tenant than the caller's."""
         # Wherever a tenant can be named it must be the caller's own: the server knows the tenant from the token alone.
         named = [context.tenant, getattr(params, "tenant", "")]
-        if isinstance(params, SendMessageRequest):
+        if isinstance(params, a2a_pb2.SendMessageRequest):
             named.append(params.configuration.task_push_notification_config.tenant)
         tenants = {tenant for tenant in named if tenant}
         if tenants:
             await self._access.require_own_tenants(tenants, context.metadata)
 
 
-def not_cancelable_error(task: Task) -> TaskNotCancelableError:
+def not_cancelable_error(task: a2a_pb2.Task) -> TaskNotCancelableError:
     """Return the error for canceling a task that has ended or is running."""
     state = task_store.state_name(task)
     if task_store.has_ended(task):

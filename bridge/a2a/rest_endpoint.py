@@ -14,16 +14,8 @@ from google.api import annotations_pb2
 from google.protobuf.descriptor import MethodDescriptor
 
 from bridge import http_request, http_response, jsonrpc
+from bridge.a2a import call_context
 from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
-from bridge.a2a.call_context import (
-    EXTENSIONS_HEADER,
-    V1_0,
-    VERSION_HEADER,
-    A2aCallContext,
-    A2aHttpCall,
-    require_version,
-    unreadable_body_error,
-)
 from bridge.a2a.errors import UpstreamError, describe_error, invalid_params, rest_error, violations_error
 from bridge.a2a.operations import A2A_SERVICE, JSON_V1_0, bind_operations
 from bridge.a2a.services import A2aServices
@@ -81,7 +73,9 @@ FALLBACK_PATHS: Final = ("/", A2A_PATH.rstrip("/"), f"{A2A_PATH}{{rest:.*}}")
 CACHE_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
     "GetExtendedAgentCard": {
         hdrs.CACHE_CONTROL: f"private, max-age={CARD_MAX_AGE}",
-        hdrs.VARY: f"{hdrs.ACCEPT}, {hdrs.AUTHORIZATION}, {VERSION_HEADER}, {EXTENSIONS_HEADER}",
+        hdrs.VARY: ", ".join(
+            (hdrs.ACCEPT, hdrs.AUTHORIZATION, call_context.VERSION_HEADER, call_context.EXTENSIONS_HEADER)
+        ),
     }
 }
 """The headers of those operations whose answers may be kept."""
@@ -111,17 +105,17 @@ class A2aRestEndpoint:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             request[METHOD] = name
-            http_call = A2aHttpCall.from_request(request, self._services.access, self._services.address)
+            http_call = call_context.A2aHttpCall.from_request(request, self._services.access, self._services.address)
             try:
                 body = await self._read(http_call)
             except CstpError as failure:
                 return await respond_with_error(
-                    http_call, unreadable_body_error(failure), name, own_http_status(failure)
+                    http_call, call_context.unreadable_body_error(failure), name, own_http_status(failure)
                 )
             except UpstreamError as refused:
                 return await respond_with_error(http_call, refused, name)
             try:
-                require_version(http_call.version, V1_0, BINDING)
+                call_context.require_version(http_call.version, call_context.V1_0, BINDING)
                 params = request_params(request, body)
                 # The path may name a tenant.
                 context = replace(http_call.build_context(), tenant=request.match_info.get(TENANT, ""))
@@ -137,7 +131,7 @@ class A2aRestEndpoint:
         return handle
 
     async def _begin(
-        self, name: str, params: object, context: A2aCallContext
+        self, name: str, params: object, context: call_context.A2aCallContext
     ) -> tuple[object, AsyncGenerator[object, None] | None]:
         """Return the result of an operation, or its first event and the following ones. Raises A2AError."""
         answer = self._operations.answers.get(name)
@@ -146,7 +140,7 @@ class A2aRestEndpoint:
         events = self._operations.streams[name](params, context)
         return await anext(events), events
 
-    async def _read(self, http_call: A2aHttpCall) -> object:
+    async def _read(self, http_call: call_context.A2aHttpCall) -> object:
         """Parse the JSON body; a request without one has an empty object. Raises CstpError and UpstreamError."""
         if not http_call.request.can_read_body:
             return {}
@@ -155,7 +149,7 @@ class A2aRestEndpoint:
 
     async def _answer_unrouted(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for an unknown path or method with an error of this binding."""
-        http_call = A2aHttpCall.from_request(request, self._services.access, self._services.address)
+        http_call = call_context.A2aHttpCall.from_request(request, self._services.access, self._services.address)
         allowed = await allowed_methods(request)
         if not allowed:
             return await respond_with_error(http_call, MethodNotFoundError("There is no such resource"), request.path)
@@ -199,7 +193,7 @@ def query_params(request: web.Request) -> dict[str, object]:
 
 
 async def respond_with_stream(
-    first: object, events: AsyncGenerator[object, None], http_call: A2aHttpCall, what: str
+    first: object, events: AsyncGenerator[object, None], http_call: call_context.A2aHttpCall, what: str
 ) -> web.StreamResponse:
     async def error_text(error: Exception) -> str:
         return encode_json(rest_error(await http_call.visible_error(error, what), http_call.request_id)[1])
@@ -210,7 +204,7 @@ async def respond_with_stream(
 
 
 async def respond_with_error(
-    http_call: A2aHttpCall, error: Exception, what: str, status: int | None = None
+    http_call: call_context.A2aHttpCall, error: Exception, what: str, status: int | None = None
 ) -> web.Response:
     """Answer with an error; `status` is a more specific HTTP status for known callers."""
     visible = await http_call.visible_error(error, what)
@@ -229,7 +223,7 @@ async def respond_with_error(
     return answer
 
 
-def build_response(status: int, value: object, http_call: A2aHttpCall) -> web.Response:
+def build_response(status: int, value: object, http_call: call_context.A2aHttpCall) -> web.Response:
     return web.Response(
         body=encode_json(value).encode(),
         status=status,
@@ -245,7 +239,7 @@ def media_type_for(request: web.Request) -> str:
     return http_request.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
 
 
-def common_headers(http_call: A2aHttpCall) -> dict[str, str]:
+def common_headers(http_call: call_context.A2aHttpCall) -> dict[str, str]:
     return {http_request.REQUEST_ID_HEADER: http_call.request_id, **http_call.response_headers}
 
 

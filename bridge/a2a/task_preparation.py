@@ -14,17 +14,9 @@ from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from a2a.utils.task import validate_history_length
 
-from bridge.a2a import message_parsing
+from bridge.a2a import message_parsing, task_store
 from bridge.a2a.call_context import EXTENSION_URI
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, MessageRequest, Params, ParsedMessage, announced_params
-from bridge.a2a.task_store import (
-    WAITING_STATES,
-    GrpcTaskStore,
-    StoredTask,
-    TaskQuery,
-    copy_task,
-    state_name,
-)
 from bridge.upstream import Metadata
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_codec import to_proto_json
@@ -62,10 +54,10 @@ class ConversationContext:
 class PendingTaskBuilder:
     """Prepares tasks for messages, looking up the caller's tasks that a message refers to."""
 
-    def __init__(self, store: GrpcTaskStore) -> None:
+    def __init__(self, store: task_store.GrpcTaskStore) -> None:
         self._store = store
 
-    async def prepare(self, params: SendMessageRequest, metadata: Metadata) -> PendingTask | StoredTask:
+    async def prepare(self, params: SendMessageRequest, metadata: Metadata) -> PendingTask | task_store.StoredTask:
         """Return the task to run for a message, not stored yet, or the one that it began before.
 
         Raises A2AError.
@@ -88,7 +80,7 @@ class PendingTaskBuilder:
 
     async def _continue(
         self, message: Message, content: ParsedMessage, media_types: frozenset[str], metadata: Metadata
-    ) -> PendingTask | StoredTask:
+    ) -> PendingTask | task_store.StoredTask:
         """Return the task to run for a message to a task, or the task of a repeated one. Raises A2AError."""
         stored = await self._store.get(message.task_id, metadata)
         task = stored.task
@@ -98,7 +90,7 @@ class PendingTaskBuilder:
         if any(sent.message_id == each.message_id for each in task.history):
             return require_same_message(message, stored)
         earlier = announced_params(task)
-        if task.status.state not in WAITING_STATES or earlier is None:
+        if task.status.state not in task_store.WAITING_STATES or earlier is None:
             raise not_waiting_error(task)
         if content.call:
             raise message_parsing.field_error("message.parts", "cannot hold a call: the task waits for values")
@@ -131,7 +123,7 @@ class PendingTaskBuilder:
 
     async def _find_last_announcement(self, context_id: str, metadata: Metadata) -> Params | None:
         """Return the params of the latest announcement in a conversation, or None."""
-        query = TaskQuery(SEARCH_PAGE_SIZE, context_id=context_id)
+        query = task_store.TaskQuery(SEARCH_PAGE_SIZE, context_id=context_id)
         for _ in range(MAX_SEARCH_PAGES):
             page = await self._store.list(query, metadata)
             if found := last_announcement(page.tasks):
@@ -144,7 +136,7 @@ class PendingTaskBuilder:
 
 def continue_task(task: Task) -> Task:
     """Return a copy of a waiting task that goes on."""
-    continued = copy_task(task)
+    continued = task_store.copy_task(task)
     # The artifacts are those of the answer before, which moves from the status into the history.
     del continued.artifacts[:]
     if task.status.HasField("message"):
@@ -173,7 +165,7 @@ def message_key(message: Message) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require_same_message(message: Message, kept: StoredTask) -> StoredTask:
+def require_same_message(message: Message, kept: task_store.StoredTask) -> task_store.StoredTask:
     """Return the task of a repeated message. Raises InvalidParamsError if the message is another one."""
     sent = to_history_message(kept.task, message)
     # Compared as a whole: the same id with other content is another message, and must not get this task's answer.
@@ -188,7 +180,7 @@ def require_same_message(message: Message, kept: StoredTask) -> StoredTask:
 
 def not_waiting_error(task: Task) -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        f"Task {task.id} takes no more messages, it is {state_name(task)}; follow up in its context "
+        f"Task {task.id} takes no more messages, it is {task_store.state_name(task)}; follow up in its context "
         f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
     )
 

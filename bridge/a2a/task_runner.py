@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from a2a.types.a2a_pb2 import Task, TaskState
 from a2a.utils.errors import A2AError
 
-from bridge.a2a import task_results
+from bridge.a2a import task_results, task_store
 from bridge.a2a.call_context import EXTENSION_URI, metadata_request_id
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, IntentAnnouncement, MessageRequest, MethodCall
@@ -22,15 +22,6 @@ from bridge.a2a.task_preparation import (
     record_announcement,
 )
 from bridge.a2a.task_results import TaskResult
-from bridge.a2a.task_store import (
-    MAX_TASK_BYTES,
-    GrpcTaskStore,
-    StoredTask,
-    TaskVersionConflict,
-    has_ended,
-    is_idle,
-    with_state,
-)
 from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract import json_values
@@ -57,7 +48,7 @@ class TaskRunner:
     `timeout` is how many seconds a call may take.
     """
 
-    def __init__(self, forwarder: Forwarder, store: GrpcTaskStore, timeout: float) -> None:
+    def __init__(self, forwarder: Forwarder, store: task_store.GrpcTaskStore, timeout: float) -> None:
         self._forwarder = forwarder
         self._store = store
         self._timeout = timeout
@@ -114,26 +105,26 @@ class TaskRunner:
         self._spawn(self._run_submitted(pending, kept, metadata))
         return kept.task
 
-    async def _save_started(self, pending: PendingTask, state: TaskState, metadata: Metadata) -> StoredTask:
+    async def _save_started(self, pending: PendingTask, state: TaskState, metadata: Metadata) -> task_store.StoredTask:
         """Store a task in its first state. Raises A2AError, also if the caller lacks the permission."""
         name = pending.request.name
         # An unknown method has no permission that could be checked; calling it gives the task its error.
         method = name if name in self._forwarder.names else ""
-        task = with_state(pending.task, state)
+        task = task_store.with_state(pending.task, state)
         return await self._store.save(task, pending.version, metadata, self.seconds, method, pending.push_config)
 
-    def wait_for_approval(self, stored: StoredTask, metadata: Metadata) -> None:
+    def wait_for_approval(self, stored: task_store.StoredTask, metadata: Metadata) -> None:
         """Go on with a task that waits for an approval once people have decided, unless it does not wait for one."""
         self._approvals.begin(stored, metadata)
 
     async def follow(
-        self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
-    ) -> AsyncGenerator[StoredTask, None]:
+        self, stored: task_store.StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
+    ) -> AsyncGenerator[task_store.StoredTask, None]:
         """Yield a task whenever it has changed, until it has ended or waits. Raises UpstreamError."""
         task_id = stored.task.id
         # Polled, because any bridge may run the task: there is no channel between them but the stored task.
         for pause in backoff_delays(first_pause):
-            if has_ended(stored.task):
+            if task_store.has_ended(stored.task):
                 return
             await asyncio.sleep(pause)
             current = await retry_upstream(lambda: self._store.get(task_id, metadata), self.seconds)
@@ -141,7 +132,7 @@ class TaskRunner:
             if (current.version, current.task.status.state) != (stored.version, stored.task.status.state):
                 stored = current
                 yield stored
-                if is_idle(stored.task):
+                if task_store.is_idle(stored.task):
                     return
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
@@ -155,7 +146,7 @@ class TaskRunner:
         """Forget finished work and log an unexpected error, since its caller may be gone."""
         self._work.discard(work)
         error = None if work.cancelled() else work.exception()
-        if error is not None and not isinstance(error, (A2AError, TaskVersionConflict)):
+        if error is not None and not isinstance(error, (A2AError, task_store.TaskVersionConflict)):
             logger.error("answering a message failed", exc_info=error)
 
     async def _run_unsaved(self, pending: PendingTask, metadata: Metadata) -> Task:
@@ -171,19 +162,19 @@ class TaskRunner:
         self._approvals.begin(saved, metadata)
         return saved.task
 
-    async def _resume(self, stored: StoredTask, awaited: AwaitedApproval, metadata: Metadata) -> None:
+    async def _resume(self, stored: task_store.StoredTask, awaited: AwaitedApproval, metadata: Metadata) -> None:
         """Send the request of a task again, whose approval people have decided on. Raises UpstreamError."""
         task = continue_task(stored.task)
         if awaited.request.name == ANNOUNCE_METHOD:
             record_announcement(task, awaited.request)
         else:
             task.ClearField("metadata")
-        working = with_state(task, TaskState.TASK_STATE_WORKING)
+        working = task_store.with_state(task, TaskState.TASK_STATE_WORKING)
         try:
             begun = await retry_upstream(
                 lambda: self._store.save(working, stored.version, metadata, self.seconds), self.seconds
             )
-        except TaskVersionConflict:
+        except task_store.TaskVersionConflict:
             # Its owner has refined or canceled it, or another bridge goes on with it. If that was an attempt of ours
             # whose response was lost, the task fails once its time is over; sent twice, the request would use the
             # approval and request another one.
@@ -191,7 +182,7 @@ class TaskRunner:
         pending = PendingTask(task, awaited.request, awaited.media_types, version=stored.version)
         self._spawn(self._finish(pending, begun, metadata))
 
-    async def _run_submitted(self, pending: PendingTask, kept: StoredTask, metadata: Metadata) -> Task:
+    async def _run_submitted(self, pending: PendingTask, kept: task_store.StoredTask, metadata: Metadata) -> Task:
         """Run a task that is stored as submitted, unless it was canceled or its time is over."""
         try:
             begun = await self._mark_working(pending.task, kept.version, metadata)
@@ -204,18 +195,18 @@ class TaskRunner:
             return begun.task
         return await self._finish(pending, begun, metadata)
 
-    async def _mark_working(self, task: Task, version: int, metadata: Metadata) -> StoredTask:
+    async def _mark_working(self, task: Task, version: int, metadata: Metadata) -> task_store.StoredTask:
         """Store a task as working and return it as stored. Raises UpstreamError."""
-        working = with_state(task, TaskState.TASK_STATE_WORKING)
+        working = task_store.with_state(task, TaskState.TASK_STATE_WORKING)
         try:
             return await retry_upstream(
                 lambda: self._store.save(working, version, metadata, self.seconds), self.seconds
             )
-        except TaskVersionConflict:
+        except task_store.TaskVersionConflict:
             # The task has changed, perhaps by an earlier attempt whose response was lost.
             return await retry_upstream(lambda: self._store.get(task.id, metadata), self.seconds)
 
-    async def _finish(self, pending: PendingTask, started: StoredTask, metadata: Metadata) -> Task:
+    async def _finish(self, pending: PendingTask, started: task_store.StoredTask, metadata: Metadata) -> Task:
         try:
             answer = await self._call_method(pending, metadata)
         except CstpError as failure:
@@ -237,7 +228,7 @@ class TaskRunner:
             saved = await retry_upstream(lambda: self._store.save(task, version, metadata, time_left), seconds)
             self._approvals.begin(saved, metadata)
             return saved.task
-        except TaskVersionConflict:
+        except task_store.TaskVersionConflict:
             # Its time ran out, or an earlier attempt stored it and the response was lost; what is stored counts.
             return (await retry_upstream(lambda: self._store.get(task.id, metadata), seconds)).task
 
@@ -263,7 +254,7 @@ def finish_task(pending: PendingTask, answer: TaskResult, metadata: Metadata) ->
     task = task_results.with_result(pending.task, answer)
     if answer.approval is not None:
         record_approval(task, pending.request, answer.approval, pending.media_types)
-    if task.ByteSize() <= MAX_TASK_BYTES:
+    if task.ByteSize() <= task_store.MAX_TASK_BYTES:
         return task
     failure = InternalError("The answer is larger than a task holds; ask for less")
     return task_results.with_result(pending.task, failure_result(pending, failure, metadata))
@@ -376,13 +367,15 @@ class ApprovalWaits:
     """
 
     def __init__(
-        self, forwarder: Forwarder, resume: Callable[[StoredTask, AwaitedApproval, Metadata], Awaitable[object]]
+        self,
+        forwarder: Forwarder,
+        resume: Callable[[task_store.StoredTask, AwaitedApproval, Metadata], Awaitable[object]],
     ) -> None:
         self._forwarder = forwarder
         self._resume = resume
         self._waits: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self, stored: StoredTask, metadata: Metadata) -> None:
+    def begin(self, stored: task_store.StoredTask, metadata: Metadata) -> None:
         """Wait for the approval of a task, if it waits for one and nobody here waits for it yet."""
         awaited = read_awaited_approval(stored.task)
         if awaited is None or stored.task.id in self._waits or len(self._waits) >= MAX_WAITS:
@@ -403,7 +396,7 @@ class ApprovalWaits:
         if not done.cancelled() and (error := done.exception()) is not None:
             logger.warning("task %s does not go on by itself: %s", task_id, error)
 
-    async def _wait(self, stored: StoredTask, awaited: AwaitedApproval, metadata: Metadata) -> None:
+    async def _wait(self, stored: task_store.StoredTask, awaited: AwaitedApproval, metadata: Metadata) -> None:
         """Look until people have decided, then go on with the task; the server ends one that expires."""
         pause = FIRST_PAUSE_SECONDS
         while (status := await self._read_status(awaited.id, metadata)) in (None, PENDING):

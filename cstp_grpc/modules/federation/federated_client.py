@@ -18,6 +18,7 @@ from cstp_grpc.contract.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.core.guardrails.model import Violation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
+from cstp_grpc.modules.federation import peer_responses
 from cstp_grpc.modules.federation.fan_out import CallSubject, PeerPolicy, SubjectFilter, ask_peers
 from cstp_grpc.modules.federation.merge import (
     EMPTY_VERDICT,
@@ -30,14 +31,6 @@ from cstp_grpc.modules.federation.merge import (
     merge_search_results,
 )
 from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer, open_peer
-from cstp_grpc.modules.federation.peer_responses import (
-    PeerIntentFeedback,
-    PeerResponse,
-    read_replies,
-    write_announcement,
-    write_check,
-    write_query,
-)
 
 if TYPE_CHECKING:
     from cstp_grpc.contract.card_keys import PublicKey
@@ -86,7 +79,7 @@ class FederatedCallExecutor:
             peers, method_of_call(call), request_for_agents(request), self._timeout if timeout is None else timeout
         )
         required = self._policy.deciding_peers(call_subject(request), peers)
-        return cast(T, merge(request, read_replies(replies, peers, required)))
+        return cast(T, merge(request, peer_responses.read_replies(replies, peers, required)))
 
     def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:  # noqa: ARG002 - the Protocol's
         raise not_federated_error(listing.method)
@@ -112,7 +105,7 @@ class FederatedCallExecutor:
         raise not_federated_error(upload.method)
 
     @property
-    def _merging(self) -> Mapping[str, Callable[[Any, list[PeerResponse]], Message]]:
+    def _merging(self) -> Mapping[str, Callable[[Any, list[peer_responses.PeerResponse]], Message]]:
         return {
             ANNOUNCE_METHOD: self._merge_announcement,
             QUERY_METHOD: self._merge_query,
@@ -127,35 +120,37 @@ class FederatedCallExecutor:
         return peers
 
     def _merge_announcement(
-        self, request: cstp_pb2.AnnounceIntentRequest, answers: list[PeerResponse]
+        self, request: cstp_pb2.AnnounceIntentRequest, answers: list[peer_responses.PeerResponse]
     ) -> cstp_pb2.AnnounceIntentResponse:
         received = [answer.feedback for answer in answers if answer.feedback]
         merged = cstp_pb2.AnnounceIntentResponse(
             received=bool(received), correlation_id=request.correlation_id, responding_agent=self._name
         )
         merged.received_at.FromDatetime(self._now())
-        own = PeerIntentFeedback(merged.received_at, NO_MATCHES)
-        write_announcement(merged, self._merge_verdict(request, answers), own, answers)
+        own = peer_responses.PeerIntentFeedback(merged.received_at, NO_MATCHES)
+        peer_responses.write_announcement(merged, self._merge_verdict(request, answers), own, answers)
         return merged
 
     def _merge_query(
-        self, request: cstp_pb2.QueryDecisionsRequest, answers: list[PeerResponse]
+        self, request: cstp_pb2.QueryDecisionsRequest, answers: list[peer_responses.PeerResponse]
     ) -> cstp_pb2.QueryDecisionsResponse:
         merged = cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._name)
         merged.query_time_ms = round(max(answer.latency_ms for answer in answers))
         found = merge_search_results(NO_MATCHES, [answer.matches for answer in answers if answer.matches])
-        write_query(merged, found, request.limit if request.HasField("limit") else DEFAULT_LIMIT, answers)
+        peer_responses.write_query(
+            merged, found, request.limit if request.HasField("limit") else DEFAULT_LIMIT, answers
+        )
         return merged
 
     def _merge_check(
-        self, request: cstp_pb2.CheckGuardrailsRequest, answers: list[PeerResponse]
+        self, request: cstp_pb2.CheckGuardrailsRequest, answers: list[peer_responses.PeerResponse]
     ) -> cstp_pb2.CheckGuardrailsResponse:
         merged = cstp_pb2.CheckGuardrailsResponse(agent=self._name)
         merged.evaluated_at.FromDatetime(self._now())
-        write_check(merged, self._merge_verdict(request, answers), answers)
+        peer_responses.write_check(merged, self._merge_verdict(request, answers), answers)
         return merged
 
-    def _merge_verdict(self, request: Any, answers: list[PeerResponse]) -> FederatedVerdict:
+    def _merge_verdict(self, request: Any, answers: list[peer_responses.PeerResponse]) -> FederatedVerdict:
         """Return the merged verdict of the agents; without any verdict it blocks, also if no agent is required."""
         # If nobody is required and nobody answers, all that follows are warnings, and nothing would have been checked.
         has_verdict = any(answer.verdict is not None for answer in answers)

@@ -14,13 +14,8 @@ from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
+from cstp_grpc.modules.federation import peer_responses
 from cstp_grpc.modules.federation.peer import Peer, PeerReply
-from cstp_grpc.modules.federation.peer_responses import (
-    PeerResponse,
-    agent_response_message,
-    read_reply,
-    without_decisions,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +45,10 @@ class LateAnswerForwarder:
         if url is None or not self._callbacks.is_allowed(url):
             return None
 
-        def forward(response: PeerResponse) -> None:
-            message = agent_response_message(without_decisions(response) if narrowed else response)
+        def forward(response: peer_responses.PeerResponse) -> None:
+            message = peer_responses.agent_response_message(
+                peer_responses.without_decisions(response) if narrowed else response
+            )
             self._callbacks.queue_late_answer(agent, correlation_id, revision, url, to_json(message))
 
         return LateReplyCollector(peers, self._slots, forward, self._seconds)
@@ -64,7 +61,7 @@ class LateReplyCollector:
         self,
         peers: Sequence[Peer],
         slots: threading.Semaphore,
-        forward: Callable[[PeerResponse], None],
+        forward: Callable[[peer_responses.PeerResponse], None],
         seconds: float,
     ) -> None:
         self.seconds = seconds
@@ -98,6 +95,6 @@ class LateReplyCollector:
                 if reply.agent in self._waiting:
                     # Also if forwarding fails, and only after it: the slots bound the queue as well.
                     afterwards.callback(self._slots.release)
-            response = read_reply(reply, required=peer.required, trust=peer.trust)
+            response = peer_responses.read_reply(reply, required=peer.required, trust=peer.trust)
             if response.status is PeerStatus.ANSWERED:
                 self._forward(response)

@@ -22,17 +22,7 @@ from cstp_grpc.common.spans import UNRECORDED_CALL, CallSpan
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.modules.federation.peer_transport import (
-    SKIPPED_RESULT,
-    TIMED_OUT_RESULT,
-    CallMetadata,
-    PeerCallResult,
-    PeerTransport,
-    open_peer_transport,
-    result_of_error,
-    unavailable_result,
-    unreadable_result,
-)
+from cstp_grpc.modules.federation import peer_transport
 from cstp_grpc.modules.federation.response_validation import InvalidPeerResponse, validate_response
 
 if TYPE_CHECKING:
@@ -50,9 +40,9 @@ TRIAL_SECONDS: Final = 60.0
 
 An announcement that is answered late may take longer; then a second trial runs at the same time, which does no harm.
 """
-PEER_CLOSED_RESULT: Final = unavailable_result("it is not asked any more")
+PEER_CLOSED_RESULT: Final = peer_transport.unavailable_result("it is not asked any more")
 
-OnResult = Callable[[PeerCallResult], None]
+OnResult = Callable[[peer_transport.PeerCallResult], None]
 CancelCall = Callable[[], None]
 
 
@@ -165,7 +155,7 @@ class Peer:
     def __init__(
         self,
         agent: Agent,
-        transport: PeerTransport,
+        transport: peer_transport.PeerTransport,
         breaker: CircuitBreaker,
         *,
         max_calls: int,
@@ -182,7 +172,7 @@ class Peer:
         self._breaker = breaker
         self._clock = clock
         self._workers = BoundedThreadPool(f"peer-{agent.name}", max_calls)
-        self._busy = unavailable_result(f"{max_calls} calls wait for it already")
+        self._busy = peer_transport.unavailable_result(f"{max_calls} calls wait for it already")
         self._lock = threading.Lock()
         self._running: set[PeerCall] | None = set()
         """The calls in progress; None after `close`. Guarded by the lock."""
@@ -191,7 +181,7 @@ class Peer:
         return not self.categories or category in self.categories
 
     def ask(
-        self, method: RpcMethod, request: Message, timeout: float, metadata: CallMetadata, done: OnResult
+        self, method: RpcMethod, request: Message, timeout: float, metadata: peer_transport.CallMetadata, done: OnResult
     ) -> CancelCall:
         """Start a call that may take `timeout` seconds. Never waits and never raises.
 
@@ -206,12 +196,12 @@ class Peer:
         # After it was registered and before it gets a thread: a peer that fails costs neither a connection nor a
         # thread.
         elif not self._breaker.try_admit():
-            self._report_if_running(call, SKIPPED_RESULT)
+            self._report_if_running(call, peer_transport.SKIPPED_RESULT)
         elif not self._workers.run(lambda: self._conclude(call, self._call_transport(call))):
             # Admitted by the breaker and not made: that says nothing of the peer, and the trial is free again.
             self._breaker.record_abandonment()
             self._report_if_running(call, self._busy)
-        return lambda: self._conclude(call, TIMED_OUT_RESULT)
+        return lambda: self._conclude(call, peer_transport.TIMED_OUT_RESULT)
 
     def close(self) -> None:
         """End all calls and close the connections."""
@@ -224,10 +214,10 @@ class Peer:
             call.report(PEER_CLOSED_RESULT)
         self._transport.close()
 
-    def _call_transport(self, call: PeerCall) -> PeerCallResult:
+    def _call_transport(self, call: PeerCall) -> peer_transport.PeerCallResult:
         seconds = call.deadline - self._clock()
         if seconds <= 0:
-            return TIMED_OUT_RESULT
+            return peer_transport.TIMED_OUT_RESULT
         try:
             result = self._transport.call(call.method, call.request, seconds, call.metadata)
             if result.answer is not None:
@@ -235,16 +225,16 @@ class Peer:
                 validate_response(result.answer)
             return result
         except InvalidPeerResponse as problem:
-            return unreadable_result(str(problem))
+            return peer_transport.unreadable_result(str(problem))
         except CstpError as error:
-            return result_of_error(error)
+            return peer_transport.result_of_error(error)
         except Exception:
             # After `close`, libraries fail in ways of their own, which are of no interest.
             if self._running is not None:
                 logger.exception("the answer of the peer %s to %s cannot be read", self.name, call.method.name)
-            return unreadable_result("it cannot be read")
+            return peer_transport.unreadable_result("it cannot be read")
 
-    def _conclude(self, call: PeerCall, result: PeerCallResult) -> None:
+    def _conclude(self, call: PeerCall, result: peer_transport.PeerCallResult) -> None:
         """Accept the first result of a call, and update the circuit breaker."""
         if not self._unregister(call):
             return
@@ -261,13 +251,13 @@ class Peer:
             logger.info("the peer %s, asked %s: %s: %s", self.name, call.method.name, result.status, why)
         call.report(result)
 
-    def _report_if_running(self, call: PeerCall, result: PeerCallResult) -> None:
+    def _report_if_running(self, call: PeerCall, result: peer_transport.PeerCallResult) -> None:
         """Report the result of a call that was not made, unless `close` has reported one already."""
         if self._unregister(call):
             self._observe(call, result)
             call.report(result)
 
-    def _observe(self, call: PeerCall, result: PeerCallResult) -> None:
+    def _observe(self, call: PeerCall, result: peer_transport.PeerCallResult) -> None:
         if self._observer is not None:
             self._observer.observe_call(self.name, result.status.value, self._clock() - call.started)
             call.span.end(result.status.value)
@@ -311,11 +301,11 @@ class PeerCall:
     request: Message
     started: float
     deadline: float
-    metadata: CallMetadata
+    metadata: peer_transport.CallMetadata
     done: OnResult
     span: CallSpan
 
-    def report(self, result: PeerCallResult) -> None:
+    def report(self, result: peer_transport.PeerCallResult) -> None:
         try:
             self.done(result)
         except Exception:
@@ -391,7 +381,7 @@ def open_peer(
     have signed it. At most `max_calls` calls to the peer run concurrently; further ones
     fail at once. Nothing is connected yet. Raises InvalidArgument for the url, the token, the roots and the keys.
     """
-    transport = open_peer_transport(agent.target, agent.token, agent.root_certificates, clock, card_keys)
+    transport = peer_transport.open_peer_transport(agent.target, agent.token, agent.root_certificates, clock, card_keys)
     return Peer(agent, transport, breaker, max_calls=max_calls, clock=clock, observer=observer)
 
 

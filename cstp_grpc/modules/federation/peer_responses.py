@@ -19,32 +19,8 @@ from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.core.guardrails.inputs import IgnoredInput
 from cstp_grpc.core.guardrails.model import MissingInput, Verdict, VerdictApproval, Violation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
-from cstp_grpc.modules.federation.merge import (
-    EMPTY_VERDICT,
-    NO_MATCHES,
-    FederatedVerdict,
-    FoundT,
-    MergedMatches,
-    MergedVerdict,
-    PeerVerdict,
-    QuorumVote,
-    ViolationKey,
-    WeightedIntent,
-    WeightedMatch,
-    build_verdict,
-    index_matches,
-    merge_related_intents,
-    merge_search_results,
-    merge_suggestions,
-    top_matches,
-)
+from cstp_grpc.modules.federation import merge, response_validation
 from cstp_grpc.modules.federation.peer import Peer, PeerReply
-from cstp_grpc.modules.federation.response_validation import (
-    MAX_AGENT_CHARACTERS,
-    MAX_DECISIONS,
-    MAX_RELATED,
-    MAX_SUGGESTIONS,
-)
 
 # Not the mappers of the servicer of guardrails: importing it loads much of the server into clients.
 VIOLATION: Final = MessageMapper(Violation, types_pb2.Violation, given=("agent",))
@@ -61,7 +37,7 @@ VERDICT_BASIS: Final = MessageMapper(
 
 def read_verdict(
     message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus, agent: str, itself: str = ""
-) -> MergedVerdict:
+) -> merge.MergedVerdict:
     """Read the verdict of an agent.
 
     `itself` is the agent's own name, which distinguishes its own guardrails from those of its peers.
@@ -79,7 +55,7 @@ def read_verdict(
     # The agent counts the guardrails of its own peers with its own; nothing says how many each of them evaluated.
     evaluated = {agent: message.evaluated}
     verdicts = {
-        by: build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
+        by: merge.build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
         for by in {agent, *violations, *warnings, *dryrun}
     }
     # The evidence of its own verdict.
@@ -91,7 +67,7 @@ def read_verdict(
         ignored=tuple(IgnoredInput(each.name, each.closest or None) for each in message.ignored_context),
         approval=read_approval(message.approval) if message.HasField("approval") else None,
     )
-    return MergedVerdict(verdicts)
+    return merge.MergedVerdict(verdicts)
 
 
 def read_approval(message: types_pb2.VerdictApproval) -> VerdictApproval:
@@ -128,27 +104,31 @@ def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violati
 
 def read_query_matches(
     message: cstp_pb2.QueryDecisionsResponse, agent: str, trust: float
-) -> MergedMatches[cstp_pb2.DecisionSummary]:
+) -> merge.MergedMatches[cstp_pb2.DecisionSummary]:
     return collect_matches(message.decisions, agent, trust, itself=message.agent)
 
 
 def read_similar_decisions(
     message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
-) -> MergedMatches[cstp_pb2.SimilarDecision]:
+) -> merge.MergedMatches[cstp_pb2.SimilarDecision]:
     return collect_matches(message.similar_decisions, agent, trust, itself=message.responding_agent)
 
 
-def collect_matches(decisions: Iterable[FoundT], agent: str, trust: float, *, itself: str) -> MergedMatches[FoundT]:
-    best = index_matches(weigh_decision(each, agent, trust, itself=itself) for each in decisions)
-    return MergedMatches(best, {agent: 0} | Counter(match.decision.origin for match in best.values()))
+def collect_matches(
+    decisions: Iterable[merge.FoundT], agent: str, trust: float, *, itself: str
+) -> merge.MergedMatches[merge.FoundT]:
+    best = merge.index_matches(weigh_decision(each, agent, trust, itself=itself) for each in decisions)
+    return merge.MergedMatches(best, {agent: 0} | Counter(match.decision.origin for match in best.values()))
 
 
-def weigh_decision(message: FoundT, agent: str, trust: float, *, itself: str) -> WeightedMatch[FoundT]:
+def weigh_decision(
+    message: merge.FoundT, agent: str, trust: float, *, itself: str
+) -> merge.WeightedMatch[merge.FoundT]:
     # A copy, because the response is also shown as the peer gave it.
     decision = type(message)()
     decision.CopyFrom(message)
     decision.origin = qualified_agent_name(agent, message.origin, itself)
-    return WeightedMatch(decision, relevance_score(message) * trust)
+    return merge.WeightedMatch(decision, relevance_score(message) * trust)
 
 
 def relevance_score(message: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> float:
@@ -168,7 +148,7 @@ def qualified_agent_name(agent: str, theirs: str, itself: str = "") -> str:
     if not theirs or theirs == itself:
         return agent
     words = to_single_line(theirs)
-    return f"{agent}/{words}"[:MAX_AGENT_CHARACTERS] if words else agent
+    return f"{agent}/{words}"[: response_validation.MAX_AGENT_CHARACTERS] if words else agent
 
 
 FAILURE_TEXTS: Final[Mapping[PeerStatus, tuple[str, str]]] = {
@@ -195,10 +175,10 @@ class PeerIntentFeedback:
     """A peer's response to an intent, except its verdict."""
 
     received_at: Timestamp
-    similar: MergedMatches[cstp_pb2.SimilarDecision]
+    similar: merge.MergedMatches[cstp_pb2.SimilarDecision]
     suggestions: tuple[cstp_pb2.Suggestion, ...] = ()
     """The suggestions, with their evidence if the peer states it."""
-    related: tuple[WeightedIntent, ...] = ()
+    related: tuple[merge.WeightedIntent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +194,17 @@ class PeerResponse:
     status: PeerStatus
     latency_ms: float
     failure: PeerFailure | None = None
-    verdict: MergedVerdict | None = None
-    matches: MergedMatches[cstp_pb2.DecisionSummary] | None = None
+    verdict: merge.MergedVerdict | None = None
+    matches: merge.MergedMatches[cstp_pb2.DecisionSummary] | None = None
     feedback: PeerIntentFeedback | None = None
 
     @property
-    def peer_verdict(self) -> PeerVerdict:
+    def peer_verdict(self) -> merge.PeerVerdict:
         """The peer's verdict on an action."""
         if self.verdict is not None:
-            return PeerVerdict(self.agent, self.required, self.verdict)
+            return merge.PeerVerdict(self.agent, self.required, self.verdict)
         why = self.failure.message if self.failure else NO_VERDICT_TEXT
-        return PeerVerdict(self.agent, self.required, reason=f"{why}.")
+        return merge.PeerVerdict(self.agent, self.required, reason=f"{why}.")
 
 
 def read_replies(replies: Iterable[PeerReply], peers: Iterable[Peer], required: Collection[str]) -> list[PeerResponse]:
@@ -281,13 +261,13 @@ def read_suggestions(message: cstp_pb2.AnnounceIntentResponse, agent: str) -> It
 
 def read_related_intents(
     message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
-) -> Iterator[WeightedIntent]:
+) -> Iterator[merge.WeightedIntent]:
     """Yield the related intents that an agent reports, whose origin names it; `trust` is 0 to 1."""
     for each in message.related_intents:
         related = intents_pb2.RelatedIntent()
         related.CopyFrom(each)
         related.origin = qualified_agent_name(agent, each.origin, message.responding_agent)
-        yield WeightedIntent(related, min(max(each.score, 0.0), 1.0) * trust)
+        yield merge.WeightedIntent(related, min(max(each.score, 0.0), 1.0) * trust)
 
 
 def failed_response(reply: PeerReply, required: bool) -> PeerResponse:
@@ -309,7 +289,7 @@ def without_decisions(peer: PeerResponse) -> PeerResponse:
     """Return a peer's response to an intent without decisions, related intents and the suggestions based on them."""
     if peer.feedback is None:
         return peer
-    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, NO_MATCHES))
+    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, merge.NO_MATCHES))
 
 
 MAX_SIMILAR_DECISIONS: Final = 5
@@ -317,7 +297,7 @@ MAX_SIMILAR_DECISIONS: Final = 5
 
 
 def write_check(
-    answer: cstp_pb2.CheckGuardrailsResponse, verdict: FederatedVerdict, peers: Sequence[PeerResponse]
+    answer: cstp_pb2.CheckGuardrailsResponse, verdict: merge.FederatedVerdict, peers: Sequence[PeerResponse]
 ) -> None:
     write_verdict(answer, verdict)
     write_responses(answer, peers)
@@ -325,13 +305,13 @@ def write_check(
 
 def write_query(
     answer: cstp_pb2.QueryDecisionsResponse,
-    matches: MergedMatches[cstp_pb2.DecisionSummary],
+    matches: merge.MergedMatches[cstp_pb2.DecisionSummary],
     limit: int,
     peers: Sequence[PeerResponse],
 ) -> None:
     """Write at most `limit` decisions and the responses of the peers into a query's response."""
     del answer.decisions[:]
-    answer.decisions.extend(top_matches(matches, limit))
+    answer.decisions.extend(merge.top_matches(matches, limit))
     answer.total = len(answer.decisions)
     answer.totals.clear()
     answer.totals.update(matches.totals)
@@ -340,7 +320,7 @@ def write_query(
 
 def write_announcement(
     answer: cstp_pb2.AnnounceIntentResponse,
-    verdict: FederatedVerdict | None,
+    verdict: merge.FederatedVerdict | None,
     own: PeerIntentFeedback,
     peers: Sequence[PeerResponse],
 ) -> None:
@@ -352,13 +332,17 @@ def write_announcement(
     if verdict is not None:
         write_verdict(answer.guardrail_status, verdict)
     del answer.similar_decisions[:]
-    similar = merge_search_results(own.similar, [each.similar for each in feedback])
-    answer.similar_decisions.extend(top_matches(similar, MAX_SIMILAR_DECISIONS))
-    related = merge_related_intents(own.related, [item for each in feedback for item in each.related], MAX_RELATED)
+    similar = merge.merge_search_results(own.similar, [each.similar for each in feedback])
+    answer.similar_decisions.extend(merge.top_matches(similar, MAX_SIMILAR_DECISIONS))
+    related = merge.merge_related_intents(
+        own.related, [item for each in feedback for item in each.related], response_validation.MAX_RELATED
+    )
     del answer.related_intents[:]
     answer.related_intents.extend(related)
-    merged = verdict.merged if verdict else EMPTY_VERDICT
-    suggested = merge_suggestions(own.suggestions, merged, [each.suggestions for each in feedback], MAX_SUGGESTIONS)
+    merged = verdict.merged if verdict else merge.EMPTY_VERDICT
+    suggested = merge.merge_suggestions(
+        own.suggestions, merged, [each.suggestions for each in feedback], response_validation.MAX_SUGGESTIONS
+    )
     write_suggestions(answer, suggested)
     write_responses(answer, peers)
 
@@ -374,7 +358,7 @@ def write_suggestions(
 
 
 def write_verdict(
-    answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus, verdict: FederatedVerdict
+    answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus, verdict: merge.FederatedVerdict
 ) -> None:
     """Replace the verdict of a message."""
     answer.allowed = verdict.allowed
@@ -392,13 +376,13 @@ def write_verdict(
         answer.quorum.CopyFrom(quorum_message(verdict.vote))
 
 
-def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
+def violation_messages(violations: Mapping[merge.ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
     """Yield violations as messages that name the agent, in their order."""
     for (agent, _), violation in violations.items():
         yield VIOLATION.encode(violation, agent=agent)
 
 
-def quorum_message(vote: QuorumVote) -> cstp_pb2.Quorum:
+def quorum_message(vote: merge.QuorumVote) -> cstp_pb2.Quorum:
     votes = [cstp_pb2.Vote(agent=agent, allow=allow) for agent, allow in sorted(vote.votes.items())]
     return cstp_pb2.Quorum(needed=vote.needed, allowing=vote.allowing, votes=votes)
 
@@ -420,15 +404,15 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
         response.error.reason = peer.failure.reason
         response.error.message = peer.failure.message
     if peer.verdict is not None:
-        write_verdict(response.guardrail_status, FederatedVerdict(peer.verdict))
+        write_verdict(response.guardrail_status, merge.FederatedVerdict(peer.verdict))
         VERDICT_BASIS.write(response.guardrail_status, peer.verdict.by_agent[peer.agent])
     if peer.matches is not None:
-        response.decisions.decisions.extend(top_matches(peer.matches, MAX_DECISIONS))
+        response.decisions.decisions.extend(merge.top_matches(peer.matches, response_validation.MAX_DECISIONS))
         # Also if the peer found nothing: it was asked for decisions.
         response.decisions.SetInParent()
     if (feedback := peer.feedback) is not None:
         response.feedback.received_at.CopyFrom(feedback.received_at)
-        response.feedback.similar_decisions.extend(top_matches(feedback.similar, MAX_SIMILAR_DECISIONS))
+        response.feedback.similar_decisions.extend(merge.top_matches(feedback.similar, MAX_SIMILAR_DECISIONS))
         response.feedback.related_intents.extend(item.intent for item in feedback.related)
         write_suggestions(response.feedback, feedback.suggestions)
     return response

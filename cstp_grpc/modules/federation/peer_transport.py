@@ -15,34 +15,16 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
+from cstp_grpc.client import jsonrpc_transport
 from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc_address, target_scheme
 from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
-from cstp_grpc.client.jsonrpc_transport import (
-    drop_unknown_fields,
-    encode_call,
-    error_from_jsonrpc,
-    jsonrpc_url,
-)
 from cstp_grpc.client.tls import channel_credentials, context_for_authorities, tls_context
 from cstp_grpc.common.unicode_text import to_single_line
-from cstp_grpc.contract import errors, json_codec
+from cstp_grpc.contract import errors, json_codec, rpc_errors
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, ServerUnreachable
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.contract.rpc_errors import (
-    MAX_REASON_CHARACTERS,
-    error_class_for_http_status,
-    error_from_rpc,
-    read_error_details,
-)
-from cstp_grpc.modules.federation.agent_card import (
-    CARD_SUFFIX,
-    InvalidAgentCard,
-    PeerCard,
-    UntrustedCard,
-    parse_card_url,
-    read_card,
-)
+from cstp_grpc.modules.federation import agent_card
 from cstp_grpc.modules.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 
 if TYPE_CHECKING:
@@ -99,7 +81,10 @@ def result_of_error(error: CstpError) -> PeerCallResult:
     # A refusal shows that the peer works, and closes its circuit breaker; a failure opens it.
     status = PeerStatus.UNREACHABLE if isinstance(error, SERVER_FAILURES) else PeerStatus.REFUSED
     return PeerCallResult(
-        status, error=type(error)(to_single_line(error.message[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS])
+        status,
+        error=type(error)(
+            to_single_line(error.message[: 2 * rpc_errors.MAX_REASON_CHARACTERS])[: rpc_errors.MAX_REASON_CHARACTERS]
+        ),
     )
 
 
@@ -165,8 +150,8 @@ def result_of_rpc_error(error: grpc.RpcError) -> PeerCallResult:
     details = call.details() or ""
     if garbled := next((words for mark, words in UNREADABLE_RESPONSES.items() if mark in details), None):
         return unreadable_result(garbled, details)
-    found = error_from_rpc(error, "it")
-    if read_error_details(call) is not None:
+    found = rpc_errors.error_from_rpc(error, "it")
+    if rpc_errors.read_error_details(call) is not None:
         return result_of_error(found)
     if isinstance(found, ServerUnreachable):
         return no_connection_result(details)
@@ -186,7 +171,7 @@ class HttpPeerTransport:
         root_certificates: bytes | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._url = jsonrpc_url(target)
+        self._url = jsonrpc_transport.jsonrpc_url(target)
         self._headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE} | dict(bearer_header(token))
         self._http = HttpClient(
             tls_context(root_certificates, self._url.scheme), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock
@@ -196,7 +181,7 @@ class HttpPeerTransport:
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
         """Return the result of a call, within `seconds`."""
         call_id = next(self._ids)
-        body, headers = encode_call(method, request, call_id), self._headers | dict(metadata)
+        body, headers = jsonrpc_transport.encode_call(method, request, call_id), self._headers | dict(metadata)
         try:
             answer = self._http.fetch("POST", self._url, headers, body, seconds)
         except TimeoutError:
@@ -219,12 +204,12 @@ def result_of_http_response(answer: HttpResponse, call_id: int, method: RpcMetho
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
         return result_of_http_status(answer.status)
     if isinstance(content.get("error"), dict):
-        return result_of_error(error_from_jsonrpc(content["error"]))
+        return result_of_error(jsonrpc_transport.error_from_jsonrpc(content["error"]))
     result = content.get("result")
     if content.get("id") != call_id or not isinstance(result, dict):
         return unreadable_result("it belongs to no call")
     try:
-        known = drop_unknown_fields(result, cast(Descriptor, method.response.DESCRIPTOR))
+        known = jsonrpc_transport.drop_unknown_fields(result, cast(Descriptor, method.response.DESCRIPTOR))
         return result_of_answer(json_codec.from_json(known, method.response))
     except json_codec.CodecError as error:
         return unreadable_result("it does not fit the contract", str(error))
@@ -242,7 +227,7 @@ def parse_json_body(answer: HttpResponse) -> Any:
 
 def result_of_http_status(status: int) -> PeerCallResult:
     words = f"HTTP {status} without JSON-RPC"
-    if error_class := error_class_for_http_status(status):
+    if error_class := rpc_errors.error_class_for_http_status(status):
         return result_of_error(error_class(words))
     return unavailable_result(words) if status >= 500 else unreadable_result(words)
 
@@ -272,7 +257,7 @@ class CardPeerTransport:
         card_keys: Sequence[PublicKey] = (),
     ) -> None:
         # The card is fetched with the first call; checks that do not need it are made here.
-        parse_card_url(url)
+        agent_card.parse_card_url(url)
         bearer_header(token)
         if root_certificates is not None:
             context_for_authorities(root_certificates)
@@ -295,7 +280,7 @@ class CardPeerTransport:
         try:
             # At most half of the time, so that some is left for the call.
             transport = self._current_transport(seconds / 2)
-        except InvalidAgentCard as error:
+        except agent_card.InvalidAgentCard as error:
             return PeerCallResult(PeerStatus.NOT_UNDERSTOOD, error=error)
         result = transport.call(method, request, deadline - self._clock(), metadata)
         if result.status in (PeerStatus.UNREACHABLE, PeerStatus.NOT_UNDERSTOOD):
@@ -332,9 +317,9 @@ class CardPeerTransport:
         """Fetch the card and return the transport for its address, the present one if the address is the same."""
         present = self._resolved
         try:
-            card = read_card(self._url, self._token, self._roots, seconds, self._clock, self._card_keys)
+            card = agent_card.read_card(self._url, self._token, self._roots, seconds, self._clock, self._card_keys)
             address = preferred_address(card)
-        except UntrustedCard:
+        except agent_card.UntrustedCard:
             # Somebody else may answer at the card's URL, and then also at the address of the card before.
             raise
         except CstpError:
@@ -358,7 +343,7 @@ class CardPeerTransport:
         return open_direct_transport(address, self._token, self._roots, self._clock)
 
 
-def preferred_address(card: PeerCard) -> str:
+def preferred_address(card: agent_card.PeerCard) -> str:
     """Return the address to call: gRPC if the card names it."""
     address = card.grpc_target or card.jsonrpc_url
     assert address is not None, "a card without an address is invalid"
@@ -373,7 +358,7 @@ def open_peer_transport(
     card_keys: Sequence[PublicKey] = (),
 ) -> PeerTransport:
     """Return the transport for the URL of a server, a bridge or an agent card. Raises InvalidArgument."""
-    if target_scheme(url) in {"http", "https"} and urlsplit(url).path.endswith(CARD_SUFFIX):
+    if target_scheme(url) in {"http", "https"} and urlsplit(url).path.endswith(agent_card.CARD_SUFFIX):
         return CardPeerTransport(url, token, root_certificates, clock, card_keys)
     if card_keys:
         raise InvalidArgument.field("card_keys", "need the URL of an agent card, which ends with .json")

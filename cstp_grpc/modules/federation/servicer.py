@@ -20,25 +20,9 @@ from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.guardrails.messages import claimed_agent_name
 from cstp_grpc.core.intents.servicer import CstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
+from cstp_grpc.modules.federation import merge, peer_responses
 from cstp_grpc.modules.federation.fan_out import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
 from cstp_grpc.modules.federation.late_answers import LateAnswerForwarder
-from cstp_grpc.modules.federation.merge import (
-    EMPTY_VERDICT,
-    FederatedVerdict,
-    ViolationKey,
-    decide_verdict,
-    merge_search_results,
-)
-from cstp_grpc.modules.federation.peer_responses import (
-    PeerResponse,
-    read_feedback,
-    read_query_matches,
-    read_verdict,
-    without_decisions,
-    write_announcement,
-    write_check,
-    write_query,
-)
 
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
@@ -106,7 +90,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             )
             peers = await plan.ask_peers("cstp.announceIntent", forwarded, late)
         if narrowed:
-            peers = [without_decisions(peer) for peer in peers]
+            peers = [peer_responses.without_decisions(peer) for peer in peers]
         verdict = self._merge_announcement(answer, peers, plan)
         action = request.intent if self._stores_content else None
         await self._record(action, request, verdict, peers, answer)
@@ -136,9 +120,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
                 request_for_peers(request, plan, self._read_policy),
                 self._local.queries.QueryDecisions(request, context),
             )
-        own = read_query_matches(answer, self._name, 1.0)
-        found = merge_search_results(own, [peer.matches for peer in peers if peer.matches])
-        write_query(answer, found, self._local.queries.limit_of(request), peers)
+        own = peer_responses.read_query_matches(answer, self._name, 1.0)
+        found = merge.merge_search_results(own, [peer.matches for peer in peers if peer.matches])
+        peer_responses.write_query(answer, found, self._local.queries.limit_of(request), peers)
         answer.query_time_ms = round((time.perf_counter() - started) * 1000)
         return answer
 
@@ -164,7 +148,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
                 self._local.checks.CheckGuardrails(request, context),
             )
         verdict = self._merge_verdicts(answer, peers, plan)
-        write_check(answer, verdict, peers)
+        peer_responses.write_check(answer, verdict, peers)
         # Durable before the answer, as every verdict is.
         await self._record(action.description, request, verdict, peers)
         return answer
@@ -177,8 +161,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         return self._read_policy.is_restricted_peer(current_caller.get().agent)
 
     def _merge_announcement(
-        self, answer: cstp_pb2.AnnounceIntentResponse, peers: Sequence[PeerResponse], plan: FanOutPlan
-    ) -> FederatedVerdict | None:
+        self, answer: cstp_pb2.AnnounceIntentResponse, peers: Sequence[peer_responses.PeerResponse], plan: FanOutPlan
+    ) -> merge.FederatedVerdict | None:
         """Merge the responses of peers to an intent into our own answer, and return the merged verdict.
 
         It is None if this agent evaluated no guardrails.
@@ -186,30 +170,30 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         verdict = (
             self._merge_verdicts(answer.guardrail_status, peers, plan) if answer.HasField("guardrail_status") else None
         )
-        write_announcement(answer, verdict, read_feedback(answer, self._name, 1.0), peers)
+        peer_responses.write_announcement(answer, verdict, peer_responses.read_feedback(answer, self._name, 1.0), peers)
         return verdict
 
     def _merge_verdicts(
         self,
         own: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus,
-        peers: Sequence[PeerResponse],
+        peers: Sequence[peer_responses.PeerResponse],
         plan: FanOutPlan,
-    ) -> FederatedVerdict:
+    ) -> merge.FederatedVerdict:
         """Merge our own verdict with those of peers."""
-        verdict = read_verdict(own, self._name)
-        return decide_verdict(self._name, verdict, [peer.peer_verdict for peer in peers], plan.quorum)
+        verdict = peer_responses.read_verdict(own, self._name)
+        return merge.decide_verdict(self._name, verdict, [peer.peer_verdict for peer in peers], plan.quorum)
 
     async def _record(
         self,
         action: str | None,
         request: cstp_pb2.AnnounceIntentRequest | cstp_pb2.CheckGuardrailsRequest,
-        verdict: FederatedVerdict | None,
-        peers: Sequence[PeerResponse],
+        verdict: merge.FederatedVerdict | None,
+        peers: Sequence[peer_responses.PeerResponse],
         announced: cstp_pb2.AnnounceIntentResponse | None = None,
     ) -> None:
         """Write the merged verdict to the audit trail; our own verdict has its entry already."""
         caller = current_caller.get()
-        merged = verdict.merged if verdict else EMPTY_VERDICT
+        merged = verdict.merged if verdict else merge.EMPTY_VERDICT
         entry = AuditEntry(
             timestamp=self._clock(),
             event=AuditEvent.VERDICTS_MERGED,
@@ -227,7 +211,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         )
         await self._sink.write(entry)
 
-    def _guardrail_names(self, violations: Iterable[ViolationKey]) -> tuple[str, ...]:
+    def _guardrail_names(self, violations: Iterable[merge.ViolationKey]) -> tuple[str, ...]:
         """Return the guardrail ids of violations, prefixed with the agent for those of peers."""
         return tuple(
             guardrail_id if agent == self._name else f"{agent}/{guardrail_id}" for agent, guardrail_id in violations
@@ -278,7 +262,7 @@ def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
     return f"{name[: MAX_CALLER_NAME - len(digest) - 1]}…{digest}"
 
 
-def audited_peer(peer: PeerResponse) -> AuditedPeer:
+def audited_peer(peer: peer_responses.PeerResponse) -> AuditedPeer:
     """Return a peer's verdict for the audit trail."""
     return AuditedPeer(peer.agent, peer.status, peer.verdict.allowed if peer.verdict else None)
 
