@@ -14,18 +14,8 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bridge import event_streams
 from bridge.call_observation import Surface, UnobservedCalls
-from bridge.event_streams import (
-    APPROVAL_EVENTS,
-    APPROVALS_PATH,
-    DECISIONS_PATH,
-    INTENT_EVENTS,
-    INTENTS_PATH,
-    LIAISON_EVENTS_PATH,
-    DecisionEvents,
-    EventStreamEndpoint,
-    LiaisonEvents,
-)
 from bridge.http_request import CALL_ORIGINS, AccessCheck, BodyReader, CallOriginReporter, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
@@ -82,20 +72,16 @@ def create_app(
         app.on_response_prepare.append(set_transport_security)
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
-    EventStreamEndpoint(DecisionEvents(), forwarder, access).install(app)
-    EventStreamEndpoint(INTENT_EVENTS, forwarder, access).install(app)
     paths: dict[str, Iterable[str]] = {
         RPC_PATH: ("POST",),
         HEALTH_PATH: ("GET", "HEAD"),
-        DECISIONS_PATH: ("GET",),
-        INTENTS_PATH: ("GET",),
     }
-    if settings.approvals.enabled:
-        EventStreamEndpoint(APPROVAL_EVENTS, forwarder, access).install(app)
-        paths[APPROVALS_PATH] = ("GET",)
-    if settings.liaison.enabled:
-        EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)
-        paths[LIAISON_EVENTS_PATH] = ("GET",)
+    streams = [event_streams.DECISION_EVENTS, event_streams.INTENT_EVENTS]
+    streams += [event_streams.APPROVAL_EVENTS] if settings.approvals.enabled else []
+    streams += [event_streams.LIAISON_EVENTS] if settings.liaison.enabled else []
+    for streamed in streams:
+        event_streams.EventStreamEndpoint(streamed, forwarder, access).install(app)
+        paths[streamed.path] = ("GET",)
     if a2a:
         a2a.install_routes(app)
         paths |= a2a.http_paths
@@ -242,7 +228,7 @@ def build_metrics(settings: Settings) -> BridgeMetrics | None:
     from bridge.bridge_metrics import BridgeMetrics
 
     surfaces = {RPC_PATH: Surface.JSON_RPC}
-    surfaces |= dict.fromkeys((DECISIONS_PATH, INTENTS_PATH, APPROVALS_PATH, LIAISON_EVENTS_PATH), Surface.EVENTS)
+    surfaces |= dict.fromkeys((streamed.path for streamed in event_streams.EVENT_STREAMS), Surface.EVENTS)
     a2a_prefix = None
     if settings.a2a.enabled:
         from bridge.a2a.agent_card import A2A_PATH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -24,6 +24,22 @@ logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "Last-Event-ID"
 FILTERS_PREFIX = "filters."
+Params: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedMethod:
+    """A server-streaming method whose answers are events."""
+
+    path: str
+    method: str
+    read_params: Callable[[web.Request, Forwarder, Metadata], Awaitable[Params]]
+    """Returns the params of a call. Raises CstpError."""
+    to_event: Callable[[dict[str, Any]], tuple[str, object]]
+    """Returns the id of an answer and its event, None for an id alone."""
+    sends_first_id: bool = False
+    """Whether `after` in the params is sent as the first id, from which a client resumes that is disconnected before
+    the first event. Other methods have it in their first answer."""
 
 
 class EventStreamEndpoint:
@@ -47,7 +63,7 @@ class EventStreamEndpoint:
         request_id = http_request.read_request_id(request)
         metadata = http_request.request_metadata(request, request_id)
         try:
-            params = await self._streamed.read_params(request, metadata)
+            params = await self._streamed.read_params(request, self._forwarder, metadata)
             results = await self._forwarder.open_stream(self._streamed.method, params, metadata)
         except CstpError as failure:
             error = await self._access.visible_failure(failure, metadata)
@@ -59,17 +75,17 @@ class EventStreamEndpoint:
             # Without it, an open stream would hold up the shutdown of the application until its drain time is over.
             self._open.add(response)
             async with response:
-                sending = self._send(response, self._streamed.first_id(params), results)
+                sending = self._send(response, params, results)
                 await http_response.run_while_connected(request, response, sending)
         return response
 
     async def _send(
-        self, response: EventSourceResponse, first_id: str | None, results: AsyncGenerator[dict[str, Any], None]
+        self, response: EventSourceResponse, params: Params, results: AsyncGenerator[dict[str, Any], None]
     ) -> None:
         """Send events as they arrive, until the stream ends."""
         try:
-            if first_id is not None:
-                await send_id(response, first_id)
+            if self._streamed.sends_first_id:
+                await send_id(response, str(params["after"]))
             async for result in results:
                 event_id, event = self._streamed.to_event(result)
                 if event is None:
@@ -133,35 +149,28 @@ def failure_response(failure: CstpError, request_id: str) -> web.Response:
 
 
 DECISIONS_PATH: Final = "/decisions/events"
+INTENTS_PATH: Final = "/intents/events"
+APPROVALS_PATH: Final = "/approvals/events"
+LIAISON_EVENTS_PATH: Final = "/liaison/events"
+LIST_EVENTS_METHOD: Final = "liaison.listEvents"
 LISTS_OF_DECISION_FILTERS: Final = frozenset({"stakes", "status", "outcome", "tags"})
 """The query parameters that may be given several times, or with commas between their values."""
 NUMERIC_FILTERS: Final = frozenset({"minConfidence", "maxConfidence"})
 
 
-class DecisionEvents:
-    """The changes of decisions that the caller may read; the id of each is its journal revision.
+async def read_decision_filters(request: web.Request, _: Forwarder, __: Metadata) -> Params:
+    """Return the params of a watch of decisions: all query parameters but `after` are filters. Raises CstpError."""
+    filters = read_query(request, LISTS_OF_DECISION_FILTERS)
+    after = request.headers.get(LAST_EVENT_ID) or filters.pop("after", None)
+    filters.pop("after", None)
+    for name in NUMERIC_FILTERS & filters.keys():
+        filters[name] = parse_number(name, filters[name])
+    return {"filters": filters, **({"after": after} if after else {})}
 
-    All query parameters but `after` are those of the filters of a query.
-    """
 
-    path = DECISIONS_PATH
-    method = "cstp.watchDecisions"
-
-    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
-        """Return the params of the watch. Raises CstpError."""
-        filters = read_query(request, LISTS_OF_DECISION_FILTERS)
-        after = request.headers.get(LAST_EVENT_ID) or filters.pop("after", None)
-        filters.pop("after", None)
-        for name in NUMERIC_FILTERS & filters.keys():
-            filters[name] = parse_number(name, filters[name])
-        return {"filters": filters, **({"after": after} if after else {})}
-
-    def first_id(self, _: dict[str, object]) -> None:
-        """Return None: the first answer has the revision at which the watch begins."""
-
-    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        is_change = "decision" in result or "deletedId" in result
-        return result["journalRevision"], result if is_change else None
+def decision_event(result: dict[str, Any]) -> tuple[str, object]:
+    is_change = "decision" in result or "deletedId" in result
+    return result["journalRevision"], result if is_change else None
 
 
 def parse_number(name: str, text: str) -> float:
@@ -172,77 +181,35 @@ def parse_number(name: str, text: str) -> float:
         raise InvalidArgument.field(name, "must be a number") from None
 
 
-INTENTS_PATH: Final = "/intents/events"
-APPROVALS_PATH: Final = "/approvals/events"
+def resumable_events(path: str, method: str, lists: frozenset[str], member: str) -> StreamedMethod:
+    """Return a method whose answers have a resume token, which is the id of each event, and the event as a member.
 
+    `lists` are the query parameters that may be given several times, or with commas between their values.
+    """
 
-@dataclass(frozen=True, slots=True)
-class ResumableEvents:
-    """The announcements or changes that the caller may read; the id of each event is its resume token."""
-
-    path: str
-    method: str
-    lists: frozenset[str]
-    """The query parameters that may be given several times, or with commas between their values."""
-    member: str
-    """The member of an answer that is the event."""
-
-    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
-        """Return the params of the watch. Raises CstpError."""
-        params: dict[str, object] = read_query(request, self.lists)
+    async def read_params(request: web.Request, _: Forwarder, __: Metadata) -> Params:
+        params: Params = read_query(request, lists)
         if seen := request.headers.get(LAST_EVENT_ID):
             params["after"] = seen
         return params
 
-    def first_id(self, _: dict[str, object]) -> None:
-        """Return None: the first answer has the token with which the watch begins."""
-
-    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the token of an answer and its event; None for the answer that only has a token."""
-        return result["resumeToken"], result.get(self.member)
+    return StreamedMethod(path, method, read_params, lambda result: (result["resumeToken"], result.get(member)))
 
 
-INTENT_EVENTS: Final = ResumableEvents(INTENTS_PATH, "cstp.watchIntents", frozenset({"stakes"}), "intent")
-APPROVAL_EVENTS: Final = ResumableEvents(APPROVALS_PATH, "cstp.watchApprovals", frozenset({"status"}), "approval")
-
-
-LIAISON_EVENTS_PATH: Final = "/liaison/events"
-LIST_EVENTS_METHOD: Final = "liaison.listEvents"
-LISTS_OF_EVENT_FILTERS: Final = frozenset({"types"})
-"""The query parameters that may be given several times, or with commas between their values."""
-
-
-class LiaisonEvents:
-    """The events of the caller's tenant; the id of each is its sequence number."""
-
-    path = LIAISON_EVENTS_PATH
-    method = "liaison.watchEvents"
-
-    def __init__(self, forwarder: Forwarder) -> None:
-        self._forwarder = forwarder
-
-    async def read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:
-        """Return the params of the subscription, always with the start sequence. Raises CstpError."""
-        params = read_query(request, LISTS_OF_EVENT_FILTERS)
-        if "after" in params:
-            params["after"] = parse_sequence("after", params["after"])
-        if seen := request.headers.get(LAST_EVENT_ID):
-            # A browser that reconnects sends this header with the original URL, whose `after` is older.
-            params["after"] = parse_sequence(LAST_EVENT_ID, seen)
-        if "after" not in params:
-            # The present end of the log, so that a client which is cut off before its first event has a place to resume
-            # from.
-            listed = await self._forwarder.call(LIST_EVENTS_METHOD, {"page_size": 1}, metadata)
-            params["after"] = listed["newest"]
-        return params
-
-    def first_id(self, params: dict[str, object]) -> str:
-        """Return the sequence behind which the stream begins."""
-        return str(params["after"])
-
-    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        event = result["event"]
-        return str(event["sequence"]), event
+async def read_liaison_params(request: web.Request, forwarder: Forwarder, metadata: Metadata) -> Params:
+    """Return the params of a subscription to liaison events, always with the start sequence. Raises CstpError."""
+    params: Params = read_query(request, frozenset({"types"}))
+    if "after" in params:
+        params["after"] = parse_sequence("after", str(params["after"]))
+    if seen := request.headers.get(LAST_EVENT_ID):
+        # A browser that reconnects sends this header with the original URL, whose `after` is older.
+        params["after"] = parse_sequence(LAST_EVENT_ID, seen)
+    if "after" not in params:
+        # The present end of the log, so that a client which is cut off before its first event has a place to resume
+        # from.
+        listed = await forwarder.call(LIST_EVENTS_METHOD, {"page_size": 1}, metadata)
+        params["after"] = listed["newest"]
+    return params
 
 
 def parse_sequence(name: str, text: str) -> int:
@@ -253,10 +220,14 @@ def parse_sequence(name: str, text: str) -> int:
     return int(text)
 
 
-StreamedMethod: TypeAlias = DecisionEvents | ResumableEvents | LiaisonEvents
-"""A server-streaming method whose answers are events.
-
-`read_params` returns the params of a call and raises CstpError; `first_id` returns the id from which a client resumes
-that is disconnected before the first event, if it is known; `to_event` returns the id of an answer and its event, None
-for an id alone.
-"""
+DECISION_EVENTS: Final = StreamedMethod(DECISIONS_PATH, "cstp.watchDecisions", read_decision_filters, decision_event)
+INTENT_EVENTS: Final = resumable_events(INTENTS_PATH, "cstp.watchIntents", frozenset({"stakes"}), "intent")
+APPROVAL_EVENTS: Final = resumable_events(APPROVALS_PATH, "cstp.watchApprovals", frozenset({"status"}), "approval")
+LIAISON_EVENTS: Final = StreamedMethod(
+    LIAISON_EVENTS_PATH,
+    "liaison.watchEvents",
+    read_liaison_params,
+    lambda result: (str(result["event"]["sequence"]), result["event"]),
+    sends_first_id=True,
+)
+EVENT_STREAMS: Final = (DECISION_EVENTS, INTENT_EVENTS, APPROVAL_EVENTS, LIAISON_EVENTS)

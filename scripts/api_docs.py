@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from bridge.event_streams import APPROVAL_EVENTS, INTENT_EVENTS, DecisionEvents, LiaisonEvents
+from bridge.event_streams import EVENT_STREAMS
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
@@ -31,9 +31,7 @@ LINE_LENGTH = 120
 SHARED_PAGE = "types.md"
 PAGES = {"errors.md": "Errors", SHARED_PAGE: "Shared types"}
 """Pages that are about no service, with their titles."""
-EVENT_PATHS = {
-    streamed.method: streamed.path for streamed in (DecisionEvents, INTENT_EVENTS, APPROVAL_EVENTS, LiaisonEvents)
-}
+EVENT_PATHS = {streamed.method: streamed.path for streamed in EVENT_STREAMS}
 """Where bridges stream the answers of a method as server-sent events."""
 
 HEAD = """# The contract

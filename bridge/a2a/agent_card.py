@@ -1,4 +1,4 @@
-"""The agent cards for A2A 1.0 and 0.3: their content, versions, signatures, and the HTTP endpoint."""
+"""The agent cards for A2A 1.0 and 0.3: content, security schemes, versions, signatures, and the HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +16,11 @@ from google.protobuf import json_format
 
 from bridge.a2a.call_context import EXTENSION_URI, V0_3, V1_0, VERSION_FORM, VERSION_HEADER, load_sdk_v0_3
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, MEDIA_TYPES
-from bridge.a2a.security_schemes import declare_security, scheme_names
 from bridge.http_request import PublicUrlResolver
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.identity import JwtIssuerSettings
 from cstp_grpc.platform.config.trusted_networks import PORT_SUFFIX
 
 if TYPE_CHECKING:
@@ -296,6 +297,72 @@ def host_target(address: str, port: int) -> str:
     """Return the `host:port` of another server on the host of a URL, with brackets if it has any."""
     host = address.partition("://")[2].partition("/")[0]
     return f"{PORT_SUFFIX.sub('', host)}:{port}"
+
+
+BEARER_SCHEME: Final = "bearer"
+OPENID_SCHEME: Final = "openIdConnect"
+OAUTH2_SCHEME: Final = "oauth2"
+MTLS_SCHEME: Final = "mutualTLS"
+
+TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
+ISSUER_DESCRIPTION: Final = "A JWT of the issuer, sent as a bearer token; the audience is {audience}."
+CERTIFICATE_DESCRIPTION: Final = "A client certificate of an authority that the agent's operator trusts."
+
+
+def declare_security(card: a2a_pb2.AgentCard, settings: Settings) -> None:
+    """Add the security schemes to a card, and the combinations of schemes that are sufficient."""
+    for name, scheme in build_schemes(settings):
+        card.security_schemes[name].CopyFrom(scheme)
+    for names in required_schemes(settings, [name for name in card.security_schemes if name != MTLS_SCHEME]):
+        requirement = card.security_requirements.add()
+        for name in names:
+            # An empty list of scopes, which must be present: its key names the scheme.
+            requirement.schemes[name].SetInParent()
+
+
+def scheme_names(settings: Settings) -> list[str]:
+    return [name for name, _ in build_schemes(settings)]
+
+
+def build_schemes(settings: Settings) -> Iterator[tuple[str, a2a_pb2.SecurityScheme]]:
+    """Yield the schemes that the settings turn on, by their names."""
+    bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
+    yield BEARER_SCHEME, a2a_pb2.SecurityScheme(http_auth_security_scheme=bearer)
+    for number, issuer in enumerate(settings.auth.jwt):
+        # Names must differ; most have one issuer.
+        ending = f"-{number + 1}" if number else ""
+        description = ISSUER_DESCRIPTION.format(audience=" or ".join(issuer.audience))
+        if issuer.discovery_url is not None:
+            connect = a2a_pb2.OpenIdConnectSecurityScheme(
+                description=description, open_id_connect_url=issuer.discovery_url
+            )
+            yield f"{OPENID_SCHEME}{ending}", a2a_pb2.SecurityScheme(open_id_connect_security_scheme=connect)
+        if issuer.token_url is not None:
+            flow = a2a_pb2.ClientCredentialsOAuthFlow(token_url=issuer.token_url, scopes=describe_scopes(issuer))
+            flows = a2a_pb2.OAuthFlows(client_credentials=flow)
+            oauth2 = a2a_pb2.OAuth2SecurityScheme(description=description, flows=flows)
+            yield f"{OAUTH2_SCHEME}{ending}", a2a_pb2.SecurityScheme(oauth2_security_scheme=oauth2)
+    tls = settings.server.tls
+    if tls is not None and tls.client_ca is not None:
+        mtls = a2a_pb2.MutualTlsSecurityScheme(description=CERTIFICATE_DESCRIPTION)
+        yield MTLS_SCHEME, a2a_pb2.SecurityScheme(mtls_security_scheme=mtls)
+
+
+def required_schemes(settings: Settings, tokens: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the sets of schemes that are sufficient; `tokens` are the schemes for tokens."""
+    tls = settings.server.tls
+    asks = tls is not None and tls.client_ca is not None
+    always = [MTLS_SCHEME] if tls is not None and asks and tls.client_certificates == "required" else []
+    for name in tokens:
+        yield [name, *always]
+    if asks and settings.auth.certificates:
+        yield [MTLS_SCHEME]
+
+
+def describe_scopes(issuer: JwtIssuerSettings) -> dict[str, str]:
+    if issuer.permissions:
+        return {value: ", ".join(sorted(permitted)) for value, permitted in issuer.permissions.items()}
+    return {f"cstp:{permission}": str(permission) for permission in Permission}
 
 
 PUBLIC_CACHE_CONTROL: Final = f"public, max-age={CARD_MAX_AGE}"

@@ -37,7 +37,7 @@ from bridge.a2a.call_context import (
 )
 from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
 from bridge.a2a.operations import A2A_SERVICE, MESSAGES_V1_0, OperationTable, bind_operations
-from bridge.a2a.services import A2aServices
+from bridge.a2a.request_handler import A2aServices
 from bridge.call_observation import UNKNOWN_METHOD, CallOutcome, Surface
 from bridge.upstream import Metadata
 from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY

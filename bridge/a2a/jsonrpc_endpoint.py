@@ -18,7 +18,7 @@ from bridge.a2a import call_context
 from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, A2aHttpCall
 from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_failure
 from bridge.a2a.operations import JSON_V1_0, OPERATIONS, OperationTable, bind_operations
-from bridge.a2a.services import A2aServices
+from bridge.a2a.request_handler import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome

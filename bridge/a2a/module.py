@@ -14,10 +14,8 @@ from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, AgentCardEn
 from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
-from bridge.a2a.push_configs import GrpcPushConfigStore
-from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.request_handler import A2aRequestHandler, A2aServices
 from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
-from bridge.a2a.services import A2aServices
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.call_observation import BridgeCallObserver, Surface
 from bridge.http_request import AccessCheck, BodyReader, CallOriginReporter, PublicUrlResolver
@@ -75,9 +73,9 @@ class A2aModule:
         cards = AgentCardBuilder(settings, VERSION, methods, ports, read_signing_key(settings))
         access = A2aAccessCheck(AccessCheck(forwarder))
         timeout = settings.server.timeout_seconds
-        push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
+        push_channel = channel if settings.a2a.push.enabled else None
         self._services = A2aServices(
-            A2aRequestHandler(forwarder, access, GrpcTaskStore(channel, timeout), cards, settings, push),
+            A2aRequestHandler(forwarder, access, GrpcTaskStore(channel, timeout), cards, settings, push_channel),
             access,
             BodyReader(access.fetch_access, settings.server),
             forwarder,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+import grpc
 from a2a.types import a2a_pb2
 from a2a.utils.errors import (
     ExtensionSupportRequiredError,
@@ -21,11 +22,12 @@ from bridge.a2a import call_context, task_results, task_store
 from bridge.a2a.agent_card import AgentCardBuilder
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import check_required_fields
-from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
+from bridge.a2a.push_configs import PushConfigOperations
 from bridge.a2a.task_preparation import PendingTask, PendingTaskBuilder
 from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, TaskRunner
 from bridge.a2a.task_store import GrpcTaskStore, StoredTask, TaskEvent, TaskVersionConflict
-from bridge.http_request import AUTHORIZATION
+from bridge.call_observation import BridgeCallObserver
+from bridge.http_request import AUTHORIZATION, BodyReader, CallOriginReporter, PublicUrlResolver
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
 from cstp_grpc.contract.errors import Conflict, RateLimited
@@ -47,7 +49,10 @@ CANCEL_POLL_SECONDS: Final = 0.02
 
 
 class A2aRequestHandler:
-    """Handles the operations of A2A for every transport. They raise A2AError."""
+    """Handles the operations of A2A for every transport. They raise A2AError.
+
+    `push_channel` leads to the server that stores push configurations; without it these are off.
+    """
 
     def __init__(
         self,
@@ -56,14 +61,15 @@ class A2aRequestHandler:
         store: GrpcTaskStore,
         cards: AgentCardBuilder,
         settings: Settings,
-        push: GrpcPushConfigStore | None = None,
+        push_channel: grpc.aio.Channel | None = None,
     ) -> None:
-        self.push_configs = PushConfigOperations(push, self.check_access)
+        timeout = settings.server.timeout_seconds
+        self.push_configs = PushConfigOperations(push_channel, timeout, self.check_access)
         self._access = access
         self._store = store
         self._cards = cards
         self._pending_tasks = PendingTaskBuilder(store)
-        self._runner = TaskRunner(forwarder, store, settings.server.timeout_seconds)
+        self._runner = TaskRunner(forwarder, store, timeout)
         self._requires_extension = settings.a2a.require_extension
         self._subscriptions = StreamLimit(
             "streams about tasks", settings.a2a.subscriptions_per_caller, "a2a.subscriptions_per_caller"
@@ -294,6 +300,20 @@ class A2aRequestHandler:
         tenants = {tenant for tenant in named if tenant}
         if tenants:
             await self._access.require_own_tenants(tenants, context.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class A2aServices:
+    """The parts that every A2A transport uses."""
+
+    handler: A2aRequestHandler
+    access: call_context.A2aAccessCheck
+    bodies: BodyReader
+    forwarder: Forwarder
+    cards: AgentCardBuilder
+    address: PublicUrlResolver
+    origins: CallOriginReporter
+    observer: BridgeCallObserver
 
 
 def not_cancelable_error(task: a2a_pb2.Task) -> TaskNotCancelableError:

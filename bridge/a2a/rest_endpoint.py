@@ -18,7 +18,7 @@ from bridge.a2a import call_context
 from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
 from bridge.a2a.errors import UpstreamError, describe_error, invalid_params, rest_error, violations_error
 from bridge.a2a.operations import A2A_SERVICE, JSON_V1_0, bind_operations
-from bridge.a2a.services import A2aServices
+from bridge.a2a.request_handler import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
 from bridge.http_response import AcceptHeader

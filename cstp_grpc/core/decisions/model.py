@@ -296,12 +296,8 @@ BoundT = TypeVar("BoundT", float, datetime)
 Predicate = Callable[[Decision], bool]
 
 
-def passes_filter(decision: Decision, filters: DecisionFilter) -> bool:
-    """Return True if a decision meets all conditions; an absent value meets no condition on it."""
-    return build_predicate(filters)(decision)
-
-
 def build_predicate(filters: DecisionFilter) -> Predicate:
+    """Return a predicate of decisions that meet all conditions; an absent value meets no condition on it."""
     conditions = list(filter_predicates(filters))
     return lambda decision: all(condition(decision) for condition in conditions)
 

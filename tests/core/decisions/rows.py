@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import TERM_TYPE, QueryTerm, TermField, Terms
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, passes_filter
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, build_predicate
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.ranking import ScoredDecision
 from cstp_grpc.core.decisions.search.relevance import (
@@ -136,7 +136,7 @@ class SlowMatrix:
         after, before = wanted.date_after, wanted.date_before
         wanted = replace(wanted, date_after=after and as_float(after), date_before=before and as_float(before))
         found = ((item, decision(item)) for item in self.rows.values())
-        return [item for item, meant in found if sharing.may_read(meant, caller) and passes_filter(meant, wanted)]
+        return [item for item, meant in found if sharing.may_read(meant, caller) and build_predicate(wanted)(meant)]
 
     def best(
         self,

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from cstp_grpc.core.decisions.search.int8_codes import Int8Codes, QuantizedVectors, nth_best_bound, select_best
+from cstp_grpc.core.decisions.search.ranking import nth_best_bound, select_best
+from cstp_grpc.core.decisions.search.row_vectors import Int8Codes, QuantizedVectors
 from cstp_grpc.core.decisions.store import Vector
 from tests.core.decisions.rows import unit
 

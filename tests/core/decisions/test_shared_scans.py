@@ -7,8 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from cstp_grpc.core.decisions.search.int8_codes import QuantizedVectors, Scores
-from cstp_grpc.core.decisions.search.row_vectors import LocalVectors, ParallelDotProduct, SharedScans
+from cstp_grpc.core.decisions.search.row_vectors import (
+    LocalVectors,
+    ParallelDotProduct,
+    QuantizedVectors,
+    Scores,
+    SharedScans,
+)
 from cstp_grpc.core.decisions.store import Vector
 from tests.core.decisions.rows import unit
 

@@ -14,7 +14,7 @@ from cstp_grpc.contract.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.contract.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, passes_filter
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.core.decisions.search.search_results import SearchParameters
@@ -97,7 +97,7 @@ class Memory(DecisionSearch):
         if self.error:
             raise self.error
         self.favoured.append(favoured)
-        found = [item for filters in preferences for item in self.matches if passes_filter(item.decision, filters)]
+        found = [item for filters in preferences for item in self.matches if build_predicate(filters)(item.decision)]
         return list({item.decision.id: item for item in found}.values())[:limit]
 
 

@@ -45,18 +45,6 @@ WORK_PER_RESULT = 200
 """Rows that are scored in the time in which one result is read and converted."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EmbeddedQuery:
-    """A search with its embedded text: the ranked query, the filter, the caller and the minimum score."""
-
-    ranked: RankedQuery
-    filters: DecisionFilter
-    caller: str
-    min_score: float
-    with_exemplars: bool = False
-    """Whether the top failure and the top row with a lesson are ranked, too, however many rows come before them."""
-
-
 class MoreResultsNeeded(Exception):
     """Series fill the first results, so that the search takes longer than `DecisionSearch.is_short` has said."""
 
@@ -304,7 +292,7 @@ class DecisionSearch:
 
     def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
-        return SearchRun(self._matrix, DecisionLoader(self._store, caller), query, caller, min_score)
+        return SearchRun(self._matrix, self._store, query, caller, min_score)
 
     def _find_matches(
         self, run: SearchRun, preferences: Sequence[DecisionFilter], limit: int, *, with_exemplars: bool
@@ -314,11 +302,10 @@ class DecisionSearch:
         for filters in preferences:
             if len(expected) >= limit:
                 break
-            inquiry = run.inquiry(filters, with_exemplars=with_exemplars and not rankings)
-            ranking = Ranking(self, inquiry, run.candidates(filters), limit + len(expected))
+            ranking = Ranking(self, run, filters, limit + len(expected), with_exemplars=with_exemplars and not rankings)
             expected.update((item.decision_id, None) for item in ranking.ranked)
             rankings.append(ranking)
-        run.loader.read(expected)
+        run.read(expected)
         found: dict[str, Match] = {}
         for position, filters in enumerate(preferences):
             if len(found) >= limit:
@@ -326,8 +313,8 @@ class DecisionSearch:
             # Results of earlier filters may occur again, so request enough to fill the rest without them.
             needed = limit + len(found)
             if position == len(rankings):
-                rankings.append(Ranking(self, run.inquiry(filters), run.candidates(filters), needed))
-            for match in rankings[position].best(needed, run.loader):
+                rankings.append(Ranking(self, run, filters, needed))
+            for match in rankings[position].best(needed):
                 found.setdefault(match.decision.id, match)
         return list(found.values())[: limit + (MAX_EXEMPLARS if with_exemplars else 0)]
 
@@ -356,39 +343,43 @@ class DecisionSearch:
         # One by one, since only vectors of single texts are cached.
         return self._matrix.expect_queries([self._embedder.embed([text])[0] for text in texts])
 
-    def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
-        plan = SearchPlan.EXACT
+    def rank(
+        self, run: SearchRun, filters: DecisionFilter, limit: int, *, with_exemplars: bool
+    ) -> list[ScoredDecision]:
+        plan, candidates = SearchPlan.EXACT, run.candidates(filters)
         if self._index is not None and len(candidates) > self._index.exact_limit:
-            proposed = self._rank_proposals(self._index, inquiry, limit)
+            proposed = self._rank_proposals(self._index, run, filters, limit)
             if proposed is not None:
                 return proposed
             plan = SearchPlan.FALLBACK
         self._note_plan(plan, len(candidates))
-        return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
+        return candidates.best(run.query, limit, run.min_score, with_exemplars=with_exemplars)
 
-    def _rank_proposals(self, used: IndexUse, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
+    def _rank_proposals(
+        self, used: IndexUse, run: SearchRun, filters: DecisionFilter, limit: int
+    ) -> list[ScoredDecision] | None:
         """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
         try:
             # Before the query: rows that are indexed later are scored as unindexed too, which costs little.
             revision = used.index.revision
             with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
-                ids = used.index.propose(inquiry.ranked.vector, used.overfetch)
+                ids = used.index.propose(run.query.vector, used.overfetch)
         except IndexUnavailable as error:
             self._outage.begin(error)
             return None
         self._outage.end()
-        query = inquiry.ranked
+        query = run.query
         known, others = self._matrix.candidates_among(
-            map(decision_of_passage, ids), revision, inquiry.caller, inquiry.filters, query, used.overfetch
+            map(decision_of_passage, ids), revision, run.caller, filters, query, used.overfetch
         )
-        ranked = known.best(query, limit, inquiry.min_score)
+        ranked = known.best(query, limit, run.min_score)
         # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal
         # and the words of the next row. If that is as much as the last result has, it may belong to the answer. The
         # similarity of the last one is unknown if it changed: the proposed passage may be gone.
         last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector, revision) if ids else None
         if last is None:
             return None
-        least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
+        least = ranked[-1].score if len(ranked) == limit else run.min_score
         bound = known.curve(query).score(last + others + EVIDENCE_TOLERANCE)
         if bound >= least:
             return None
@@ -401,74 +392,75 @@ def pool_size(limit: int) -> int:
     return 2 * limit + 5
 
 
-class DecisionLoader:
-    """Reads decisions from the journal as one caller may read them, each at most once."""
+class SearchRun:
+    """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
 
-    def __init__(self, store: SqlDecisionStore, caller: str) -> None:
+    A search with a larger limit begins with these. Each decision is read at most once, as the caller may read it.
+    """
+
+    def __init__(
+        self, matrix: VectorMatrix, store: SqlDecisionStore, query: RankedQuery, caller: str, min_score: float
+    ) -> None:
+        self.query = query
+        self.caller = caller
+        self.min_score = min_score
+        self._matrix = matrix
         self._store = store
-        self._caller = caller
+        self._candidates: dict[DecisionFilter, CandidateRows] = {}
         self._requested: set[str] = set()
         self.found: dict[str, Decision] = {}
+
+    def candidates(self, filters: DecisionFilter) -> CandidateRows:
+        """Return the candidates under a filter, by the data that the matrix had when they were asked for first."""
+        if filters not in self._candidates:
+            self._candidates[filters] = self._matrix.candidates(self.caller, filters)
+        return self._candidates[filters]
 
     def read(self, ids: Iterable[str]) -> None:
         unknown = [decision_id for decision_id in ids if decision_id not in self._requested]
         if unknown:
             self._requested.update(unknown)
-            self.found.update(self._store.get_readable(unknown, self._caller, UNRESTRICTED))
-
-
-class SearchRun:
-    """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
-
-    A search with a larger limit begins with these.
-    """
-
-    def __init__(
-        self, matrix: VectorMatrix, loader: DecisionLoader, query: RankedQuery, caller: str, min_score: float
-    ) -> None:
-        self.query = query
-        self.loader = loader
-        self._matrix = matrix
-        self._caller = caller
-        self._min_score = min_score
-        self._candidates: dict[DecisionFilter, CandidateRows] = {}
-
-    def inquiry(self, filters: DecisionFilter, *, with_exemplars: bool = False) -> EmbeddedQuery:
-        return EmbeddedQuery(self.query, filters, self._caller, self._min_score, with_exemplars)
-
-    def candidates(self, filters: DecisionFilter) -> CandidateRows:
-        """Return the candidates under a filter, by the data that the matrix had when they were asked for first."""
-        if filters not in self._candidates:
-            self._candidates[filters] = self._matrix.candidates(self._caller, filters)
-        return self._candidates[filters]
+            self.found.update(self._store.get_readable(unknown, self.caller, UNRESTRICTED))
 
 
 class Ranking:
-    """The top decisions of one query, by the data of the matrix; it is extended when more are needed."""
+    """The top decisions of a search under one filter, by the data of the matrix; extended when more are needed.
 
-    def __init__(self, search: DecisionSearch, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> None:
+    With exemplars, the top failure and the top row with a lesson are ranked, too.
+    """
+
+    def __init__(
+        self,
+        search: DecisionSearch,
+        run: SearchRun,
+        filters: DecisionFilter,
+        limit: int,
+        *,
+        with_exemplars: bool = False,
+    ) -> None:
         self._search = search
-        self._inquiry = inquiry
+        self._run = run
+        self._filters = filters
         self._limit = limit
-        self._candidates = candidates
-        self.ranked = search.rank(inquiry, candidates, limit)
+        self._with_exemplars = with_exemplars
+        self.ranked = search.rank(run, filters, limit, with_exemplars=with_exemplars)
 
-    def best(self, needed: int, loader: DecisionLoader) -> list[Match]:
+    def best(self, needed: int) -> list[Match]:
         """Return the top matches that the journal confirms, at most `needed`."""
         # Ends at the latest when all candidates are ranked, since the limit doubles.
         while self.ranked:
-            loader.read(item.decision_id for item in self.ranked)
-            matches = self._readable_matches(loader)
+            self._run.read(item.decision_id for item in self.ranked)
+            matches = self._readable_matches()
             if len(matches) >= needed or len(self.ranked) < self._limit:
-                return matches[: needed + (MAX_EXEMPLARS if self._inquiry.with_exemplars else 0)]
+                return matches[: needed + (MAX_EXEMPLARS if self._with_exemplars else 0)]
             # The journal knows of changes that the matrix has not seen yet; the next best take their places.
             self._limit *= 2
-            self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
+            self.ranked = self._search.rank(self._run, self._filters, self._limit, with_exemplars=self._with_exemplars)
         return []
 
-    def _readable_matches(self, loader: DecisionLoader) -> list[Match]:
-        passes = build_predicate(self._inquiry.filters)
-        found = ((loader.found.get(item.decision_id), item) for item in self.ranked)
+    def _readable_matches(self) -> list[Match]:
+        passes = build_predicate(self._filters)
+        found = ((self._run.found.get(item.decision_id), item) for item in self.ranked)
         return [
             Match(decision, item.score, item.similarity, item.matched_by)
             for decision, item in found

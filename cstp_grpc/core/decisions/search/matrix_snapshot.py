@@ -51,6 +51,10 @@ class StringInterner:
         return self._numbers.get(text, -1)
 
 
+COLUMN_TYPES = (np.int64, np.float64, np.float64, *(np.int32,) * 3, *(np.uint8,) * 3, np.bool_)
+"""The types of the columns in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixColumns:
     """Arrays of equal length with spare capacity for later rows; a row is written once.
@@ -72,18 +76,7 @@ class MatrixColumns:
 
     @classmethod
     def empty(cls, capacity: int) -> MatrixColumns:
-        return cls(
-            revisions=np.zeros(capacity, np.int64),
-            dates=np.zeros(capacity, np.float64),
-            confidences=np.zeros(capacity, np.float64),
-            agents=np.zeros(capacity, np.int32),
-            categories=np.zeros(capacity, np.int32),
-            projects=np.zeros(capacity, np.int32),
-            stakes=np.zeros(capacity, np.uint8),
-            statuses=np.zeros(capacity, np.uint8),
-            outcomes=np.zeros(capacity, np.uint8),
-            shared=np.zeros(capacity, np.bool_),
-        )
+        return cls(*(np.zeros(capacity, kind) for kind in COLUMN_TYPES))
 
     @property
     def capacity(self) -> int:
@@ -108,9 +101,6 @@ class MatrixColumns:
     def owned_by(self, rows: Selector, caller: str, interner: StringInterner) -> Mask:
         mask: Mask = self.agents[rows] == interner.find(caller)
         return mask
-
-    def of_any_category(self, rows: Selector, categories: Iterable[str], interner: StringInterner) -> Mask:
-        return np.isin(self.categories[rows], [interner.find(category) for category in categories])
 
     def matching(self, rows: Selector, caller: str, filters: DecisionFilter, interner: StringInterner) -> Mask:
         """Return a mask of the rows that the caller may read and that meet all conditions but those on tags."""
@@ -260,11 +250,8 @@ class PassageRows:
         # The numbers from each start on, one row after the other, without a loop over the rows.
         return np.repeat(starts - firsts, counts) + np.arange(int(counts.sum())), firsts
 
-    def best_of_all(self, size: int, end: int, query: Vector, scorer: row_vectors.ParallelDotProduct) -> Similarities:
-        """Return the similarity of the best passage of each of the first `size` rows, which have `end` passages."""
-        return self.best_of_each(self.vectors.products(end, query, scorer), size)
-
     def best_of_each(self, scores: Similarities, size: int) -> Similarities:
+        """Return the best score of each of the first `size` rows; `scores` are those of all their passages."""
         return scores if len(scores) == size else np.maximum.reduceat(scores, self.starts[:size])
 
     def best_of(self, rows: row_vectors.Rows, size: int, end: int, query: Vector) -> Similarities:
@@ -323,7 +310,8 @@ class MatrixSnapshot:
     ) -> NDArray[np.float32]:
         if len(rows) < DENSE_SHARE * self.size:
             return self.passages.best_of(rows, self.size, self.passage_count, query)
-        scores = self.passages.best_of_all(self.size, self.passage_count, query, scorer)
+        products = self.passages.vectors.products(self.passage_count, query, scorer)
+        scores = self.passages.best_of_each(products, self.size)
         return scores if len(rows) == self.size else scores[rows]
 
 

@@ -14,9 +14,8 @@ from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import TermField
 from cstp_grpc.core.decisions.model import MatchReason
 from cstp_grpc.core.decisions.search import relevance
-from cstp_grpc.core.decisions.search.int8_codes import select_best
 from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
-from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedScans, dot_products
+from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, Scores, SharedScans, dot_products
 from cstp_grpc.core.decisions.search.word_index import Postings, inverse_document_frequency
 
 EVIDENCE_TOLERANCE = 1e-5
@@ -417,3 +416,30 @@ def match_reasons(similarity: float, coverage: float, fields: int, *, by_lesson:
     words_of_lesson = bool(fields & LESSON_FIELD) and not fields & TITLE_FIELD
     of_lesson = (by_lesson and is_similar) or (words_of_lesson and shares_words)
     return REASONS[bool(fields & IDENTIFYING_FIELDS), shares_words, is_similar, of_lesson]
+
+
+GROUPS = 64
+"""Rows of a group, of which a lower bound of the best scores takes only the maximum."""
+
+
+def select_best(estimates: Scores, limit: int, least: float, error: float) -> NDArray[np.intp]:
+    """Return the places of all estimates whose scores may be among the `limit` best and at least `least`.
+
+    `error` is the maximum difference between an estimate and its score.
+    """
+    least -= error
+    if len(estimates) > limit:
+        # As many scores are at least the limit-th best estimate less `error`; the score of an estimate that is lower by
+        # twice the error is below those.
+        least = max(least, nth_best_bound(estimates, limit) - 2 * error)
+    return np.flatnonzero(estimates >= np.float32(least))
+
+
+def nth_best_bound(scores: Scores, n: int) -> float:
+    """Return a score that at least `n` of the scores, of which there are more, reach: about the n-th best."""
+    length = len(scores) // GROUPS
+    if length > n:
+        # Only the maximum of each group counts, which takes a tenth of the time of looking at all. Each group has rows
+        # from everywhere, since neighbours are often alike.
+        scores = scores[: length * GROUPS].reshape(GROUPS, length).max(axis=0)
+    return float(np.partition(scores, -n)[-n])

@@ -2,7 +2,8 @@
 
 None of the products of float32 is a matrix product: BLAS splits those among threads that wait by spinning, which made a
 server with more calls than cores a hundred times slower. Most of the time is spent reading the vectors, so a scan of
-many rows reads their int8 codes.
+many rows reads their int8 codes (scalar quantization), which take a quarter of the memory. Their dot products estimate
+those of the vectors within a bound.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
+import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.core.decisions.search.int8_codes import Int8Codes, QuantizedVectors, Scores, Vectors
-from cstp_grpc.core.decisions.store import Vector
+from cstp_grpc.core.decisions.store import Vector, Vectors
 
+Codes = NDArray[np.int8]
+Scores = NDArray[np.float32]
 Numbers = NDArray[np.intp] | NDArray[np.int32]
 Float = TypeVar("Float", np.float32, np.float64)
 
@@ -89,6 +92,113 @@ class ParallelDotProduct:
             self._free.release()
 
 
+LEVELS = 127
+"""The largest magnitude of a code; -128 is not used, so that codes are symmetric."""
+
+ROUNDING = 1e-5
+"""Share of the product of two norms by which float32 arithmetic may be off, in a score or an estimate of it: sums of
+some hundred products err by about 1e-6."""
+
+ROWS_PER_PRODUCT = 1 << 17
+"""Rows of one matrix product. Chosen: its int32 results, 8 MB for 16 queries, are then read from the cache again."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedVectors:
+    """Vectors, each as `scales` times int8 `codes`; `residuals` are the lengths of the differences."""
+
+    codes: Codes
+    scales: Scores
+    residuals: Scores
+    norms: Scores
+
+    @classmethod
+    def of(cls, vectors: Vectors) -> QuantizedVectors:
+        scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(LEVELS)
+        # A vector of zeros has no scale; any other represents it as well.
+        scales[scales == 0] = 1.0
+        levels = np.rint(vectors / scales[:, np.newaxis])
+        differences = vectors - levels * scales[:, np.newaxis]
+        return cls(levels.astype(np.int8), scales, vector_lengths(differences), vector_lengths(vectors))
+
+
+def vector_lengths(vectors: Vectors) -> Scores:
+    # In float64, since the squares of very short vectors are 0 in float32.
+    exact = vectors.astype(np.float64)
+    lengths: Scores = np.sqrt(np.vecdot(exact, exact)).astype(np.float32)
+    return lengths
+
+
+class Int8Codes:
+    """The codes and scales of vectors by row. A row is written once, before any reader knows it.
+
+    `extremes` has the largest residual and the largest norm of all rows, which only grow.
+    """
+
+    def __init__(self, codes: Codes, scales: Scores, extremes: Scores) -> None:
+        """Use given arrays, which may be in memory that processes share."""
+        self.codes = codes
+        self.scales = scales
+        self._extremes = extremes
+
+    @classmethod
+    def empty(cls, capacity: int, dimensions: int) -> Int8Codes:
+        """Return codes in memory of this process, with room for `capacity` rows."""
+        extremes = np.zeros(2, np.float32)
+        return cls(np.zeros((capacity, dimensions), np.int8), np.zeros(capacity, np.float32), extremes)
+
+    def write(self, begin: int, vectors: Vectors) -> None:
+        rounded, end = QuantizedVectors.of(vectors), begin + len(vectors)
+        self.codes[begin:end], self.scales[begin:end] = rounded.codes, rounded.scales
+        found = np.array([rounded.residuals.max(), rounded.norms.max()], np.float32)
+        np.maximum(self._extremes, found, out=self._extremes)
+
+    def copy(self, kept: Any, capacity: int) -> Int8Codes:
+        """Return codes that begin with those of the kept rows, with room for `capacity` rows."""
+        codes = self.codes[kept]
+        copied = Int8Codes.empty(capacity, self.codes.shape[1])
+        copied.codes[: len(codes)] = codes
+        copied.scales[: len(codes)] = self.scales[kept]
+        # Those of rows that are not kept may make the bound a little wider than it must be.
+        copied._extremes[:] = self._extremes
+        return copied
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from its score, be it of float32 or float64."""
+        residual, norm = self._extremes
+        # With q = q' + a and v = v' + b, of which q' and v' are what the codes say: qv - q'v' = qb + av', and each of
+        # these products is at most the product of the norms (Cauchy-Schwarz).
+        # The smallest normal number is for products of vectors so short that rounding them is not relative any more.
+        rounding = np.float32(ROUNDING) * queries.norms * norm + np.finfo(np.float32).tiny
+        bounds: Scores = queries.norms * residual + queries.residuals * (norm + residual) + rounding
+        return bounds
+
+    def estimates(
+        self, size: int, queries: QuantizedVectors, split: Callable[[int, Callable[[int, int], None]], None]
+    ) -> Scores:
+        """Return the estimated dot products of queries and the first `size` rows, in a row for each query.
+
+        `split` calls a function for parts of a range of rows, perhaps at the same time.
+        """
+        packed = numkong.dots_pack(queries.codes)
+        codes, scales = self.codes, self.scales
+        found = np.empty((len(queries.codes), size), np.float32)
+
+        def fill(begin: int, end: int) -> None:
+            for start in range(begin, end, ROWS_PER_PRODUCT):
+                stop = min(end, start + ROWS_PER_PRODUCT)
+                # Releases the interpreter's lock, and uses no thread but this one.
+                products = np.asarray(numkong.dots_packed(codes[start:stop], packed))
+                part = found[:, start:stop]
+                # int32 fits into float32 here: for 384 dimensions a product is below 2^23.
+                part[:] = products.T
+                part *= scales[start:stop]
+                part *= queries.scales[:, np.newaxis]
+
+        split(size, fill)
+        return found
+
+
 Rows = NDArray[np.intp]
 """Numbers of rows."""
 
@@ -104,33 +214,8 @@ FIRST_SLOTS: Final = 4096
 """Initial number of slots, doubled when full. The file is sparse: memory is used only for slots that are written."""
 
 
-class RowVectors(Protocol):
-    """The vectors of the matrix by row; a row is written once, before any reader knows it."""
-
-    def write(self, place: int, vector: Vector) -> None:
-        """Write the vector of a row. Raises ValueError if its length is wrong."""
-
-    def copy(self, kept: Any, capacity: int) -> RowVectors:
-        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
-
-    def take(self, rows: Rows) -> Vectors:
-        """Return the vectors of rows."""
-
-    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
-        """Return the dot products of the first `size` rows with a query."""
-
-    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
-        """Return the dot products of some rows with a query."""
-
-    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
-        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
-
-    def error_bounds(self, queries: QuantizedVectors) -> Scores:
-        """Return for each query how much an estimate may differ from the dot product."""
-
-
-class LocalVectors(RowVectors):
-    """Vectors and codes in arrays of this process, row by row."""
+class LocalVectors:
+    """Vectors and codes in arrays of this process, row by row; a row is written once, before any reader knows it."""
 
     def __init__(self, array: Vectors, codes: Int8Codes, encoded: int) -> None:
         """Use an array whose first rows, if any, have their codes already."""
@@ -146,11 +231,13 @@ class LocalVectors(RowVectors):
         return cls(np.zeros((capacity, dimensions), np.float32), Int8Codes.empty(capacity, dimensions), 0)
 
     def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
         self._array[place] = vector
         if place >= self._encoded + ROWS_PER_ENCODING:
             self._encode(place)
 
     def copy(self, kept: Any, capacity: int) -> LocalVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
         entries = self._array[kept]
         copied = LocalVectors.empty(capacity, self._array.shape[1])
         copied._array[: len(entries)] = entries
@@ -168,6 +255,7 @@ class LocalVectors(RowVectors):
         return gather_dot_products(self._array, rows, query)
 
     def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
         self._encode(size)
         return self._codes.estimates(size, queries, scorer.split_codes)
 
@@ -298,8 +386,8 @@ class SharedVectorPool:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1)
 
 
-class SharedVectors(RowVectors):
-    """Vectors in a shared pool, by the slot of each row."""
+class SharedVectors:
+    """Vectors in a shared pool, by the slot of each row; otherwise as `LocalVectors`."""
 
     def __init__(self, pool: SharedVectorPool, slots: NDArray[np.int32]) -> None:
         self._pool = pool
@@ -337,6 +425,10 @@ class SharedVectors(RowVectors):
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
         return self._pool.codes.error_bounds(queries)
+
+
+RowVectors = LocalVectors | SharedVectors
+"""The vectors of the matrix by row."""
 
 
 @dataclass(frozen=True, slots=True)

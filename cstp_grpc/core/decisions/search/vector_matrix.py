@@ -208,7 +208,7 @@ class VectorMatrix:
     ) -> matrix_snapshot.Mask:
         mask = np.ones(snapshot.size, np.bool_)[rows]
         if self._sharing.categories:
-            mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._interner)
+            mask &= np.isin(snapshot.columns.categories[rows], list(map(self._interner.find, self._sharing.categories)))
         if self._sharing.tags:
             tags = [self._interner.find(tag) for tag in self._sharing.tags]
             mask &= snapshot.tags.with_any_tag(tags, snapshot.entries, snapshot.size)[rows]
