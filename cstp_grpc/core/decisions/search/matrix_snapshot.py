@@ -51,7 +51,7 @@ class StringInterner:
         return self._numbers.get(text, -1)
 
 
-COLUMN_TYPES = (np.int64, np.float64, np.float64, *(np.int32,) * 3, *(np.uint8,) * 3, np.bool_)
+COLUMN_TYPES: tuple[Any, ...] = (np.int64, np.float64, np.float64, *(np.int32,) * 3, *(np.uint8,) * 3, np.bool_)
 """The types of the columns in their order."""
 
 
