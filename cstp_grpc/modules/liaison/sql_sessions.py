@@ -38,7 +38,13 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+from cstp_grpc.platform.storage.unit_of_work import (
+    CompiledStatement,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    bind_parameters,
+)
 
 T = TypeVar("T")
 
@@ -125,12 +131,13 @@ COUNT = (
 OF_HOLD = (holds.tenant == sa.bindparam("tenant"), holds.session_id == sa.bindparam("id"))
 RELEASE = sa.delete(liaison_holds).where(*OF_HOLD)
 # A claim ends the alarms of an unclaimed or silent session; due at once, so that the supervisor finds the next limit.
+NOW = sa.bindparam("now", type_=UtcDateTime())
 RECORD_CLAIM = (
     sa.update(liaison_holds)
     .where(*OF_HOLD)
     .values(
-        claimed_at=sa.bindparam("now"),
-        due_at=sa.case((sa.or_(holds.unclaimed_told, holds.silence_told), sa.bindparam("now")), else_=holds.due_at),
+        claimed_at=NOW,
+        due_at=sa.case((sa.or_(holds.unclaimed_told, holds.silence_told), NOW), else_=holds.due_at),
         unclaimed_told=False,
         silence_told=False,
     )

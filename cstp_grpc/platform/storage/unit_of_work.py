@@ -358,6 +358,9 @@ class CompiledStatement:
         compiled: Any = self._statement.compile(dialect=self._dialect)
         found = {name: parameter for parameter, name in compiled.bind_names.items()}
         names: Sequence[str] = compiled.positiontup if compiled.positional else list(found)
+        untyped = [name for name in names if isinstance(found[name].type, sa.types.NullType)]
+        if untyped:
+            raise TypeError(f"parameters without a type, whose values would not be converted: {', '.join(untyped)}")
         types = [found[name].type.dialect_impl(self._dialect) for name in names]
         converters = indexed_converters([kind.bind_processor(self._dialect) for kind in types])
         return DriverStatement(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, case, insert, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from cstp_grpc.contract.errors import QueryFailed
@@ -112,3 +112,10 @@ def test_a_table_that_is_not_there_is_an_error_of_sqlalchemys(empty_database_url
         listing.all(unit_of_work, {})
     assert isinstance(failed.value.__cause__, (OperationalError, ProgrammingError))
     database.close()
+
+
+def test_a_parameter_without_a_type_is_refused(database: Database) -> None:
+    received = case((intents.c.agent == "a", bindparam("now")), else_=intents.c.received_at)
+    statement = CompiledStatement(update(intents).values(received_at=received), database.dialect)
+    with pytest.raises(TypeError, match="now"):
+        statement.prepare({"now": AT})
