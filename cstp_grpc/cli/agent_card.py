@@ -11,7 +11,7 @@ import click
 
 from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, exit_with_error, with_output
 from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
+from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, read_agents, read_ca_file
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, target_scheme
 from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.jsonrpc_transport import send_http_request
@@ -131,7 +131,7 @@ def local_bridge(settings: Settings) -> Endpoint:
     # The file that `cstp serve --dev` writes has the real ports, also where the settings say 0.
     for agent in read_agents(described).agents if described.exists() else ():
         if target_scheme(agent.url) in {"http", "https"}:
-            return Endpoint(agent.url, str(described), ca_file=ca_file_of_entry(agent, described))
+            return Endpoint(agent.url, str(described), ca_file=agent.ca_file)
     address, tls = join_host_port(dial_host(settings.server.host), settings.server.port), settings.server.tls
     # The server's own certificate counts as its authority: on this machine the file itself is at hand.
     url, ca_file = (f"https://{address}", tls.certificate) if tls else (f"http://{address}", None)

@@ -113,10 +113,21 @@ def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
 def print_listing(
     console: Console, items: Sequence[ItemT], row: Callable[[ItemT], tuple[str | Text, ...]], otherwise: str
 ) -> None:
+    if items:
+        print_table(console, map(row, items))
+    else:
+        console.print(otherwise)
+
+
+def print_table(console: Console, rows: Iterable[tuple[str | Text, ...]], heading: str = "") -> None:
+    """Print rows as a table, below a heading if there is one; without rows, print nothing."""
     table = TextTable()
-    for item in items:
-        table.add_row(*row(item))
-    console.print(table if items else otherwise)
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count and heading:
+        console.print(Text(heading, style="bold"))
+    if table.row_count:
+        console.print(table)
 
 
 def field_table(rows: Iterable[tuple[str, str | Text]], indent: str = "  ") -> TextTable:

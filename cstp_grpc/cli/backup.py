@@ -1,4 +1,4 @@
-"""The commands that save a journal, restore it, and copy it into another database."""
+"""The commands that save a journal, restore it, copy it into another database, and recompute its vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, startup_errors_as_failures, with_output
-from cstp_grpc.cli.output import Output, progress_bar
+from cstp_grpc.cli.output import Output, json_members, progress_bar
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.extras import require_extra
 
@@ -102,6 +102,40 @@ def copy_command(out: Output, source_url: str, target_url: str) -> None:
     if out.json_wanted:
         out.document({"rows": rows})
     out.line(f"{count_noun(sum(rows.values()), 'row')} of {count_noun(len(rows), 'table')} were copied, and are equal.")
+
+
+@click.command()
+@config_option
+@with_output
+def reindex_command(out: Output) -> None:
+    """Recompute the vectors of all decisions. Uses the configured embedder.
+
+    A running server with another embedder keeps using its vectors. Change `embedding` in the configuration, run this,
+    then restart the server: it switches to the new vectors in one step. Without a server they are used at once. Repeat
+    an interrupted run to continue it.
+
+    \b
+    Examples:
+      cstp reindex
+      cstp reindex --config /etc/cstp/cstp.yaml --json
+    """
+    require_extra("server")
+    # Imported here: it loads the embedder and the database, which `--help` does without.
+    from cstp_grpc.server.reindex import reindex_journal
+
+    settings = current_state().settings()
+    with startup_errors_as_failures(), ExitStack() as opened:
+        report = reindex_journal(settings, lambda total: opened.enter_context(progress_bar(out, "Embedding", total)))
+    if out.json_wanted:
+        out.document(json_members(report, "model", "embedded", "decisions", "in_use"))
+        return
+    out.line(
+        f"{report.embedded} of {report.decisions} decisions were embedded with {report.model}; the others were before."
+    )
+    if report.in_use:
+        out.line("Searches use its vectors.")
+    else:
+        out.line("Servers use its vectors once they are restarted with this configuration.")
 
 
 @contextmanager

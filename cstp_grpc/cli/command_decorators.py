@@ -254,12 +254,16 @@ class CommandState:
     json_wanted: bool = False
     config_file: Path | None = None
     endpoint: Endpoint | None = None
+    loaded: Settings | None = None
+    """The settings, once a command has needed them."""
 
     def settings(self) -> Settings:
-        """Load the settings. Raises ConfigError."""
-        from cstp_grpc.platform import config
+        """Return the settings, loaded on first use. Raises ConfigError."""
+        if self.loaded is None:
+            from cstp_grpc.platform import config
 
-        return config.load_settings(self.config_path)
+            self.loaded = config.load_settings(self.config_path)
+        return self.loaded
 
     def data_dir(self) -> Path:
         """Return the data folder, without validating the other settings if possible. Raises ConfigError."""
@@ -349,11 +353,7 @@ def store_option(name: str) -> Callable[[click.Context, click.Parameter, T], T]:
 
 
 json_option = click.option(
-    "--json",
-    is_flag=True,
-    expose_value=False,
-    callback=store_option("json_wanted"),
-    help="Print the answer as JSON.",
+    "--json", is_flag=True, expose_value=False, callback=store_option("json_wanted"), help="Print the answer as JSON."
 )
 config_option = click.option(
     "--config",

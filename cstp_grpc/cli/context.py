@@ -50,9 +50,7 @@ def context_group() -> None:
 )
 @click.option("--compact", is_flag=True, help="Leave out the title and the source files.")
 @click.option(
-    "--with-pending",
-    is_flag=True,
-    help="Add the learnings about it and its contents that are not reviewed yet.",
+    "--with-pending", is_flag=True, help="Add the learnings about it and its contents that are not reviewed yet."
 )
 @click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Omit the least important parts.")
 @with_output

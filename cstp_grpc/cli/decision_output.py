@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.text import Text
@@ -16,14 +17,16 @@ from cstp_grpc.cli.answer_fields import (
     format_date,
     format_instant,
     print_listing,
+    print_table,
     rows_of,
     shorten_line,
 )
-from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, pre_actions_pb2, types_pb2
+
+Verdict: TypeAlias = cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus
 
 OUTCOME_STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
 """By outcome."""
@@ -38,20 +41,19 @@ def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
 
 def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
     """Print the result of a query."""
-    if not answer.decisions:
-        console.print("No decision resembles this. A lower --min-score finds less similar ones.")
-        print_responses(console, answer.responses)
-        return
-    table = TextTable()
-    for item in answer.decisions:
+
+    def row(item: cstp_pb2.DecisionSummary) -> tuple[str | Text, ...]:
         details = field_texts(item, "{category}", "{project}", "{agent}", "{id}")
         entry = entry_text(item.title, [format_date(item.date), *details, *item.reasons, origin_text(item)], item.notes)
         score = item.score if item.HasField("score") else 1 - item.distance
-        table.add_row(f"{score:.2f}", outcome_or_status_text(item), entry)
-    console.print(table)
-    console.print(
-        Text(f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}", style="dim")
+        return f"{score:.2f}", outcome_or_status_text(item), entry
+
+    print_listing(
+        console, answer.decisions, row, "No decision resembles this. A lower --min-score finds less similar ones."
     )
+    if answer.decisions:
+        summary = f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}"
+        console.print(Text(summary, style="dim"))
     print_responses(console, answer.responses)
 
 
@@ -70,41 +72,37 @@ EFFECT_TEXTS = {
 """How a violation is labelled, and in which style."""
 
 
-def print_verdict(console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+def print_verdict(console: Console, verdict: Verdict) -> None:
     """Print a verdict with its violations, warnings and dry runs."""
     console.print(headline_of_verdict(verdict).append(f" by {describe_deciders(verdict)}", style="not bold"))
-    table = TextTable()
-    for item in verdict.violations:
-        # Severities of later versions are among the violations because they block.
-        words, style = EFFECT_TEXTS.get(item.severity, EFFECT_TEXTS[types_pb2.SEVERITY_BLOCK])
-        table.add_row(Text(words, style=style), violation_text(item))
-    for item in verdict.warnings:
-        table.add_row(Text("  warns", style="yellow"), violation_text(item))
-    for item in verdict.dryrun_violations:
-        table.add_row(Text("  dry run", style="dim"), violation_text(item))
-    for key in verdict.ignored_context:
-        hint = f"; did you mean {key.closest}?" if key.HasField("closest") else ""
-        table.add_row(Text("  ignored", style="dim"), Text(to_printable(f"{key.name}, which no guardrail knows{hint}")))
-    if table.row_count:
-        console.print(table)
+    print_table(console, verdict_rows(verdict))
     print_approval_of_verdict(console, verdict)
 
 
-def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> Text:
+def verdict_rows(verdict: Verdict) -> Iterator[tuple[Text, Text]]:
+    for item in verdict.violations:
+        # Severities of later versions are among the violations because they block.
+        words, style = EFFECT_TEXTS.get(item.severity, EFFECT_TEXTS[types_pb2.SEVERITY_BLOCK])
+        yield Text(words, style=style), violation_text(item)
+    for item in verdict.warnings:
+        yield Text("  warns", style="yellow"), violation_text(item)
+    for item in verdict.dryrun_violations:
+        yield Text("  dry run", style="dim"), violation_text(item)
+    for key in verdict.ignored_context:
+        hint = f"; did you mean {key.closest}?" if key.HasField("closest") else ""
+        yield Text("  ignored", style="dim"), Text(to_printable(f"{key.name}, which no guardrail knows{hint}"))
+
+
+def headline_of_verdict(verdict: Verdict) -> Text:
     if verdict.allowed:
         return Text("Allowed", style="bold green")
     if verdict.approval_required:
         return Text("Approval required", style="bold magenta")
-    return Text("Denied" if is_denied(verdict) else "Blocked", style="bold red")
+    denied = verdict.approval.status == types_pb2.APPROVAL_STATUS_DENIED
+    return Text("Denied" if denied else "Blocked", style="bold red")
 
 
-def is_denied(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> bool:
-    return verdict.approval.status == types_pb2.APPROVAL_STATUS_DENIED
-
-
-def print_approval_of_verdict(
-    console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus
-) -> None:
+def print_approval_of_verdict(console: Console, verdict: Verdict) -> None:
     """Print which approval lets the action through or is missing, and what to do next."""
     if not verdict.HasField("approval"):
         return
@@ -121,7 +119,7 @@ def print_approval_of_verdict(
         console.print(f"  {to_printable(command)}", soft_wrap=True)
 
 
-def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> str:
+def describe_deciders(verdict: Verdict) -> str:
     """Return the deciders of a verdict: all guardrails, the number of those that block, or federation."""
     violations, evaluated = verdict.violations, verdict.evaluated
     blocking = sum(item.guardrail_id not in (QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL) for item in violations)
@@ -146,7 +144,7 @@ def print_check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsRespons
     print_responses(console, answer.responses)
 
 
-def print_votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+def print_votes(console: Console, answer: Verdict) -> None:
     if not answer.HasField("quorum"):
         return
     quorum = answer.quorum
@@ -157,15 +155,12 @@ def print_votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cst
 
 
 def print_responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -> None:
-    if not found:
-        return
-    console.print(Text("Peers", style="bold"))
-    table = TextTable()
-    for item in found:
-        answered = item.status == types_pb2.PEER_STATUS_ANSWERED
-        status = Text(enum_word(types_pb2.PeerStatus, item.status).replace("_", " "), style="" if answered else "red")
-        table.add_row(Text(f"  {to_printable(item.agent)}"), status, response_text(item))
-    console.print(table)
+    def row(item: cstp_pb2.AgentResponse) -> tuple[str | Text, ...]:
+        style = "" if item.status == types_pb2.PEER_STATUS_ANSWERED else "red"
+        status = Text(enum_word(types_pb2.PeerStatus, item.status).replace("_", " "), style=style)
+        return f"  {to_printable(item.agent)}", status, response_text(item)
+
+    print_table(console, map(row, found), "Peers")
 
 
 def response_text(item: cstp_pb2.AgentResponse) -> Text:
@@ -199,22 +194,22 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
         print_votes(console, status)
     if answer.HasField("code_context"):
         print_code_context(console, answer.code_context)
-    if answer.similar_decisions:
-        console.print(Text("Similar decisions", style="bold"))
-        table = TextTable()
-        for item in answer.similar_decisions:
-            entry = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
-            table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), entry)
-        console.print(table)
-    if answer.related_intents:
-        print_related_intents(console, answer.related_intents)
-    if answer.suggestions:
-        console.print(Text("Suggestions", style="bold"))
-        table = TextTable()
-        for suggestion in answer.suggestions:
-            table.add_row("  -", Text(to_printable(suggestion)))
-        console.print(table)
+    print_table(console, map(similar_row, answer.similar_decisions), "Similar decisions")
+    print_table(console, map(related_row, answer.related_intents), "Related intents of other agents")
+    print_table(console, (("  -", to_printable(each)) for each in answer.suggestions), "Suggestions")
     print_responses(console, answer.responses)
+
+
+def similar_row(item: cstp_pb2.SimilarDecision) -> tuple[str | Text, ...]:
+    entry = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
+    return f"  {item.score:.2f}", outcome_text(item.outcome), entry
+
+
+def related_row(item: intents_pb2.RelatedIntent) -> tuple[str | Text, ...]:
+    blocked = "blocked" if item.HasField("allowed") and not item.allowed else ""
+    agent = f"{item.origin}/{item.agent}" if item.HasField("origin") else item.agent
+    details = [agent, format_instant(item.received_at), blocked, item.correlation_id, item.project]
+    return f"  {item.score:.2f}", closing_text(item), entry_text(item.intent, details, item.closing.notes)
 
 
 def print_pre_action(console: Console, answer: pre_actions_pb2.PreActionResponse) -> None:
@@ -223,17 +218,6 @@ def print_pre_action(console: Console, answer: pre_actions_pb2.PreActionResponse
         console.print(to_printable(f"Recorded as {answer.decision.id}: {answer.decision.title}"))
     else:
         console.print("No decision was recorded.")
-
-
-def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedIntent]) -> None:
-    console.print(Text("Related intents of other agents", style="bold"))
-    table = TextTable()
-    for item in found:
-        blocked = "blocked" if item.HasField("allowed") and not item.allowed else ""
-        agent = f"{item.origin}/{item.agent}" if item.HasField("origin") else item.agent
-        details = [agent, format_instant(item.received_at), blocked, item.correlation_id, item.project]
-        table.add_row(f"  {item.score:.2f}", closing_text(item), entry_text(item.intent, details, item.closing.notes))
-    console.print(table)
 
 
 def closing_text(item: intents_pb2.RelatedIntent | audit_pb2.IntentRecord) -> Text:
@@ -248,28 +232,27 @@ def print_closed_intent(console: Console, answer: intents_pb2.CloseIntentRespons
 
 def revision_text(revision: int, previous: int = 0) -> str:
     """Return the revision of an intent and the one it replaced, or empty for the first."""
-    if revision <= 1:
-        return ""
-    return f"revision {revision}, after {previous}" if previous else f"revision {revision}"
+    after = f", after {previous}" if previous else ""
+    return f"revision {revision}{after}" if revision > 1 else ""
 
 
 def print_code_context(console: Console, code: code_pb2.CodeContext) -> None:
     """Print the context of code in short: checks, pitfalls, introductions, learnings, omissions."""
     governed = f"governed by {', '.join(code.nodes)}" if code.covered else "without a node"
     console.print(Text(to_printable(f"Code of {code.project}, {governed}"), style="bold"))
-    table = TextTable()
+    print_table(console, code_rows(code))
+
+
+def code_rows(code: code_pb2.CodeContext) -> Iterator[tuple[str | Text, str | Text]]:
     for check in code.check_items:
-        table.add_row("  check", Text(to_printable(shorten_line(check))))
-    for pitfall in code.pitfalls:
-        table.add_row("  pitfalls", entry_text(shorten_line(pitfall.text), [f"{pitfall.file}:{pitfall.line}"]))
-    for note in code.introduction:
-        table.add_row("  introduction", entry_text(shorten_line(note.text), [f"{note.file}:{note.line}"]))
+        yield "  check", to_printable(shorten_line(check))
+    for label, notes in (("  pitfalls", code.pitfalls), ("  introduction", code.introduction)):
+        for note in notes:
+            yield label, entry_text(shorten_line(note.text), [f"{note.file}:{note.line}"])
     for learning in code.pending:
-        table.add_row("  pending", entry_text(f"{learning.type}: {learning.title}", [learning.id, *learning.paths]))
+        yield "  pending", entry_text(f"{learning.type}: {learning.title}", [learning.id, *learning.paths])
     for reason in code.missing:
-        table.add_row(Text("  missing", style="red"), Text(to_printable(reason)))
-    if table.row_count:
-        console.print(table)
+        yield Text("  missing", style="red"), to_printable(reason)
 
 
 def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:

@@ -149,19 +149,11 @@ def graph_svg(graph: Graph) -> str:
     kinds = [kind for kind in LINK_STYLES if any(link.type == kind for link in graph.links)]
     outcomes = [outcome for outcome in OUTCOME_WORDS if any(node.outcome == outcome for node in graph.nodes)]
     height = bottom + LEGEND_ROW * max(len(kinds), len(outcomes)) + MARGIN
-    svg = ElementTree.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {width} {height}",
-            "width": str(width),
-            "height": str(height),
-            "font-family": "sans-serif",
-            "font-size": "12",
-        },
-    )
-    ElementTree.SubElement(svg, "title").text = to_printable(f"Decisions linked with {graph.nodes[0].title}")
-    ElementTree.SubElement(svg, "rect", {"width": "100%", "height": "100%", "fill": "#ffffff"})
+    size = {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
+    font = {"font-family": "sans-serif", "font-size": "12"}
+    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size, **font})
+    add_shape(svg, "title", to_printable(f"Decisions linked with {graph.nodes[0].title}"))
+    add_shape(svg, "rect", width="100%", height="100%", fill="#ffffff")
     add_arrow_heads(svg)
     for link in graph.links:
         add_link(svg, link, places[link.from_id], places[link.to_id])
@@ -171,41 +163,37 @@ def graph_svg(graph: Graph) -> str:
     return ElementTree.tostring(svg, encoding="unicode")
 
 
+def add_shape(
+    parent: ElementTree.Element, kind: str, text: str | None = None, **attributes: object
+) -> ElementTree.Element:
+    """Add an element; an underscore in the name of an attribute stands for a hyphen."""
+    named = {name.replace("_", "-"): str(value) for name, value in attributes.items()}
+    made = ElementTree.SubElement(parent, kind, named)
+    made.text = text
+    return made
+
+
 def add_legend(svg: ElementTree.Element, top: int, kinds: Sequence[int], outcomes: Sequence[int]) -> None:
     for row, kind in enumerate(kinds):
         y = top + LEGEND_ROW * row
-        line = {"d": f"M {MARGIN} {y} L {MARGIN + 36} {y}", "fill": "none", "marker-end": f"url(#head{kind})"}
-        ElementTree.SubElement(svg, "path", {**line, **LINK_STYLES[kind]})
-        place = {"x": str(MARGIN + 44), "y": str(y + 4), "fill": "#212121"}
-        ElementTree.SubElement(svg, "text", place).text = PHRASES[kind][0]
+        line = f"M {MARGIN} {y} L {MARGIN + 36} {y}"
+        add_shape(svg, "path", d=line, fill="none", marker_end=f"url(#head{kind})", **LINK_STYLES[kind])
+        add_shape(svg, "text", PHRASES[kind][0], x=MARGIN + 44, y=y + 4, fill="#212121")
     for row, outcome in enumerate(outcomes):
         y = top + LEGEND_ROW * row
-        box = {"x": str(LEGEND_OUTCOMES), "y": str(y - 6), "width": "20", "height": "12", "rx": "3"}
-        colour = OUTCOME_COLOURS.get(outcome, PLAIN_COLOUR)
-        ElementTree.SubElement(svg, "rect", {**box, "fill": "#fafafa", "stroke": colour, "stroke-width": "2"})
-        place = {"x": str(LEGEND_OUTCOMES + 28), "y": str(y + 4), "fill": "#212121"}
-        ElementTree.SubElement(svg, "text", place).text = OUTCOME_WORDS[outcome]
+        style = {"fill": "#fafafa", "stroke": OUTCOME_COLOURS.get(outcome, PLAIN_COLOUR), "stroke-width": "2"}
+        add_shape(svg, "rect", x=LEGEND_OUTCOMES, y=y - 6, width=20, height=12, rx=3, **style)
+        add_shape(svg, "text", OUTCOME_WORDS[outcome], x=LEGEND_OUTCOMES + 28, y=y + 4, fill="#212121")
 
 
 def add_arrow_heads(svg: ElementTree.Element) -> None:
     """Add the head of an arrow of each kind of link."""
-    definitions = ElementTree.SubElement(svg, "defs")
+    definitions = add_shape(svg, "defs")
+    size = {"viewBox": "0 0 10 10", "refX": "10", "refY": "5", "markerWidth": "9", "markerHeight": "9"}
+    form = {**size, "markerUnits": "userSpaceOnUse", "orient": "auto-start-reverse"}
     for kind, style in LINK_STYLES.items():
-        marker = ElementTree.SubElement(
-            definitions,
-            "marker",
-            {
-                "id": f"head{kind}",
-                "viewBox": "0 0 10 10",
-                "refX": "10",
-                "refY": "5",
-                "markerWidth": "9",
-                "markerHeight": "9",
-                "markerUnits": "userSpaceOnUse",
-                "orient": "auto-start-reverse",
-            },
-        )
-        ElementTree.SubElement(marker, "path", {"d": "M 0 0 L 10 5 L 0 10 z", "fill": style["stroke"]})
+        marker = add_shape(definitions, "marker", id=f"head{kind}", **form)
+        add_shape(marker, "path", d="M 0 0 L 10 5 L 0 10 z", fill=style["stroke"])
 
 
 def add_link(
@@ -221,33 +209,24 @@ def add_link(
     else:
         x1, x2 = (x1 + BOX_WIDTH, x2) if x1 < x2 else (x1, x2 + BOX_WIDTH)
         middle = end_middle = (x1 + x2) // 2
-    path = ElementTree.SubElement(
-        svg,
-        "path",
-        {
-            "d": f"M {x1} {y1} C {middle} {y1} {end_middle} {y2} {x2} {y2}",
-            "fill": "none",
-            "marker-end": f"url(#head{link.type})",
-            **LINK_STYLES[link.type],
-        },
-    )
-    ElementTree.SubElement(path, "title").text = PHRASES[link.type][0]
+    curve = f"M {x1} {y1} C {middle} {y1} {end_middle} {y2} {x2} {y2}"
+    style = LINK_STYLES[link.type]
+    path = add_shape(svg, "path", d=curve, fill="none", marker_end=f"url(#head{link.type})", **style)
+    add_shape(path, "title", PHRASES[link.type][0])
 
 
 def add_box(svg: ElementTree.Element, node: journal_pb2.GraphNode, x: int, y: int) -> None:
     """Add a decision as a box with its title, its state and its id as the tooltip."""
-    group = ElementTree.SubElement(svg, "g")
-    ElementTree.SubElement(group, "title").text = to_printable(f"{node.title} ({node.id}, {node.agent})")
+    group = add_shape(svg, "g")
+    add_shape(group, "title", to_printable(f"{node.title} ({node.id}, {node.agent})"))
     colour = OUTCOME_COLOURS.get(node.outcome, PLAIN_COLOUR)
-    box = {"x": str(x), "y": str(y), "width": str(BOX_WIDTH), "height": str(BOX_HEIGHT), "rx": "6"}
-    width = "2.5" if node.distance == 0 else "1.2"
-    ElementTree.SubElement(group, "rect", {**box, "fill": "#fafafa", "stroke": colour, "stroke-width": width})
+    style = {"fill": "#fafafa", "stroke": colour, "stroke-width": "2.5" if node.distance == 0 else "1.2"}
+    add_shape(group, "rect", x=x, y=y, width=BOX_WIDTH, height=BOX_HEIGHT, rx=6, **style)
     lines = textwrap.wrap(to_printable(node.title), TITLE_CHARACTERS, max_lines=TITLE_LINES, placeholder=" …")
     for row, line in enumerate(lines):
-        place = {"x": str(x + 10), "y": str(y + 18 + 15 * row), "fill": "#212121"}
-        ElementTree.SubElement(group, "text", place).text = line
-    place = {"x": str(x + 10), "y": str(y + BOX_HEIGHT - 8), "fill": colour, "font-size": "10"}
-    ElementTree.SubElement(group, "text", place).text = ", ".join(node_details(node))
+        add_shape(group, "text", line, x=x + 10, y=y + 18 + 15 * row, fill="#212121")
+    details = ", ".join(node_details(node))
+    add_shape(group, "text", details, x=x + 10, y=y + BOX_HEIGHT - 8, fill=colour, font_size=10)
 
 
 RENDERERS: Final[Mapping[str, Callable[[Graph], str]]] = {

@@ -25,9 +25,7 @@ DEFAULT_SECONDS: Final = 5.0
 
 @click.command()
 @click.option(
-    "--target",
-    metavar="URL",
-    help="The server, such as grpcs://cstp.example.com:50051. [default: the configured one]",
+    "--target", metavar="URL", help="The server, such as grpcs://cstp.example.com:50051. [default: the configured one]"
 )
 @click.option("--service", default="", help="Health service to ask for. [default: the whole server]")
 @seconds_option(DEFAULT_SECONDS, "How long to wait for the answer.")

@@ -30,15 +30,7 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES, HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
 from cstp_grpc.agents.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
 from cstp_grpc.agents.hooks.tool_rules import ToolRules
-from cstp_grpc.cli.command_decorators import (
-    FILE,
-    Command,
-    choice_option,
-    config_option,
-    current_state,
-    server_options,
-    stack_options,
-)
+from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.common.git_command import find_work_tree
 from cstp_grpc.contract.caller import DEVELOPER
 from cstp_grpc.contract.errors import ConfigError, CstpError
@@ -52,12 +44,12 @@ DEFAULT_SECONDS: Final = 8.0
 """Seconds for an answer. Chosen: what people bear when a server is away; the agent waits longer."""
 
 
-def hook_options(command: Command) -> Command:
+def hook_options(command: shared.Command) -> shared.Command:
     """Add the options that say how events are answered."""
-    return stack_options(
+    return shared.stack_options(
         click.option("--project", metavar="NAME", help="Project name on the server. [default: its only one]"),
-        choice_option("--on-failure", FailurePolicy, "Answer to a tool call that cannot be evaluated."),
-        choice_option(
+        shared.choice_option("--on-failure", FailurePolicy, "Answer to a tool call that cannot be evaluated."),
+        shared.choice_option(
             "--approvals", ApprovalPolicy, "Who approves: the user of the agent, or (deny) people on the server only."
         ),
         click.option(
@@ -66,7 +58,7 @@ def hook_options(command: Command) -> Command:
             expose_value=False,
             help="Deny instead of asking, because no user is present. [default: as the agent was started]",
         ),
-        click.option("--tools", "tools_file", type=FILE, help="The table of tools. [default: the packaged one]"),
+        click.option("--tools", "tools_file", type=shared.FILE, help="The table of tools. [default: the packaged one]"),
         click.option(
             "--resident/--no-resident",
             default=None,
@@ -102,8 +94,8 @@ class HookCommand(click.Command):
 @click.command(cls=HookCommand)
 @click.argument("host", type=click.Choice(HOSTS))
 @hook_options
-@server_options
-@config_option
+@shared.server_options
+@shared.config_option
 def hook_command(
     host: str,
     project: str | None,
@@ -141,7 +133,7 @@ def hook_command(
                 policy,
                 ApprovalPolicy(approvals),
             )
-            answer = answer_event(event, ChosenServer(choice, seconds, current_state(), opened), settings)
+            answer = answer_event(event, ChosenServer(choice, seconds, shared.current_state(), opened), settings)
     # A hook that fails lets the tool call through, or stops the session: each failure is an answer. An event that
     # cannot be read may be a tool call, and is answered as one.
     except Exception as error:  # noqa: BLE001

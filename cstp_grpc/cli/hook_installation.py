@@ -17,15 +17,8 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import PLUGIN_MARK
 from cstp_grpc.agents.hooks.server_calls import ServerCallFailed
 from cstp_grpc.agents.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
+from cstp_grpc.cli import hook_command
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
-from cstp_grpc.cli.hook_command import (
-    DEFAULT_SECONDS,
-    ChosenServer,
-    choose_quickest,
-    hook_options,
-    is_bridge,
-    read_tool_rules,
-)
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.contract.caller import DEVELOPER
 from cstp_grpc.contract.errors import ConfigError, CstpError
@@ -55,7 +48,7 @@ def settings_options(command: Command) -> Command:
 @click.command()
 @click.argument("host", type=click.Choice(HOSTS))
 @settings_options
-@hook_options
+@hook_command.hook_options
 @server_options
 @config_option
 def install_command(
@@ -82,7 +75,7 @@ def install_command(
     if choice.token:
         raise click.UsageError("Others may read settings: put the token into an agents file, or set CSTP_TOKEN.")
     agent = load_host(host)
-    read_tool_rules(agent, tools_file)  # A mistake in it is better told now.
+    hook_command.read_tool_rules(agent, tools_file)  # A mistake in it is better told now.
     scope = choose_scope(host, agent, scope)
     options = {
         "--project": project,
@@ -94,29 +87,40 @@ def install_command(
         "--resident": needs_resident(choice) if resident is None else resident,
     }
     words = [*program_words(shared=scope == "project"), *hook_words(host), *option_words(options)]
-    seconds = DEFAULT_SECONDS if timeout is None else timeout
-    every_tool = tools_file is not None
+    seconds = hook_command.DEFAULT_SECONDS if timeout is None else timeout
     path = Path(agent.settings_files[scope]).expanduser()
     before, is_ours = read_settings(path), is_hook_of(host)
     with naming_file(path):
-        is_own = is_own_file(before, agent, is_ours)
-        if agent.write_plugin is not None:
-            if not is_own:
-                raise ConfigError("is another plugin; move it first")
-            after = agent.write_plugin(words, seconds=seconds, every_tool=every_tool)
-        else:
-            wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
-            after = install_hooks(agent.empty_settings if is_own else before or "", wanted, is_ours)
+        after = add_hook(before, agent, is_ours, words, seconds=seconds, every_tool=tools_file is not None)
     note = agent.installation_note or f"sessions of {host} that start from now on use it"
     change_settings(host, path, before, after, note, yes=yes)
     Output().line(to_printable(describe_server_rules(choice)))
+
+
+def add_hook(
+    before: str | None,
+    agent: HookHost,
+    is_ours: Callable[[Any], bool],
+    words: list[str],
+    *,
+    seconds: float,
+    every_tool: bool,
+) -> str:
+    """Return the settings with the hook that runs a command. Raises ConfigError."""
+    is_own = is_own_file(before, agent, is_ours)
+    if agent.write_plugin is None:
+        wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
+        return install_hooks(agent.empty_settings if is_own else before or "", wanted, is_ours)
+    if not is_own:
+        raise ConfigError("is another plugin; move it first")
+    return agent.write_plugin(words, seconds=seconds, every_tool=every_tool)
 
 
 def describe_server_rules(choice: ServerChoice) -> str:
     """Return a line about the rules that the hook's server enforces, or about the server if it does not answer."""
     try:
         with ExitStack() as opened:
-            return describe_rules_of(ChosenServer(choice, RULES_SECONDS, current_state(), opened))
+            return describe_rules_of(hook_command.ChosenServer(choice, RULES_SECONDS, current_state(), opened))
     except (ServerCallFailed, CstpError, ConfigError, KeyError, click.ClickException) as error:
         why = error.message if isinstance(error, click.ClickException) else str(error)
         return f"Rules: unknown, and no tool call is checked until the server answers: {why}"
@@ -263,8 +267,8 @@ def server_words(choice: ServerChoice, state: CommandState, *, shared: bool) -> 
         return given
     from cstp_grpc.cli.server_choice import AGENTS_FILE
 
-    endpoint = choose_quickest(choice, state)
-    if not is_bridge(endpoint):
+    endpoint = hook_command.choose_quickest(choice, state)
+    if not hook_command.is_bridge(endpoint):
         return given
     described = (state.data_dir() / AGENTS_FILE).absolute()
     return {"--agents-file": described, "--agent": f"{DEVELOPER}-http"}

@@ -18,7 +18,7 @@ from rich.text import Text
 from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.output import Output, json_members, progress_bar, to_printable
-from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
+from cstp_grpc.cli.server_choice import Endpoint, ServerChoice, choose_server
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract import json_codec
@@ -28,15 +28,7 @@ from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InternalError
 from cstp_grpc.core.decisions.messages import IMPORT
 from cstp_grpc.core.decisions.model import DecisionContent
 from cstp_grpc.gen.cstp.v1 import journal_pb2
-from cstp_grpc.modules.importing import (
-    FieldMapping,
-    MappingError,
-    ParsedRecord,
-    SkippedRecord,
-    find_record_files,
-    load_mapping,
-    read_records,
-)
+from cstp_grpc.modules import importing
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.environment import DEVELOPER_TOKEN_FILE
@@ -102,10 +94,10 @@ class ImportReport:
     `present` are the records of decisions that the journal has; `unanswered` counts the records sent without a result.
     """
 
-    parsed: list[ParsedRecord] = field(default_factory=list)
-    skipped: list[SkippedRecord] = field(default_factory=list)
+    parsed: list[importing.ParsedRecord] = field(default_factory=list)
+    skipped: list[importing.SkippedRecord] = field(default_factory=list)
     results: list[journal_pb2.ImportResult] = field(default_factory=list)
-    present: list[ParsedRecord] = field(default_factory=list)
+    present: list[importing.ParsedRecord] = field(default_factory=list)
     unanswered: int = 0
     dry_run: bool = False
 
@@ -113,7 +105,7 @@ class ImportReport:
     def failed(self) -> bool:
         return any(skipped.error for skipped in self.skipped)
 
-    def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
+    def actions(self) -> Iterator[tuple[importing.ParsedRecord, str]]:
         if self.dry_run:
             yield from ((parsed, READ_ACTION) for parsed in self.parsed)
         yield from ((parsed, PRESENT_ACTION) for parsed in self.present)
@@ -148,7 +140,7 @@ class ImportReport:
         actions: dict[Path, Counter[str]] = defaultdict(Counter)
         for parsed, action in self.actions():
             actions[parsed.path][action] += 1
-        skipped: dict[Path, list[SkippedRecord]] = defaultdict(list)
+        skipped: dict[Path, list[importing.SkippedRecord]] = defaultdict(list)
         for item in self.skipped:
             skipped[item.path].append(item)
         dates, remarks = self._dates(), self._remarks()
@@ -203,7 +195,7 @@ def file_line(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
     return text.append(f"  (dated by {origins.replace('by ', '', 1)})", style="dim")
 
 
-def skipped_line(item: SkippedRecord) -> Text:
+def skipped_line(item: importing.SkippedRecord) -> Text:
     where = f"{item.path}:{item.line}" if item.line else str(item.path)
     style = "red" if item.error else "dim"
     return Text(f"{'skipped':11}", style=style).append(to_printable(f" {where}: {item.reason}"), style="default")
@@ -278,18 +270,18 @@ def import_command(
         click.get_current_context().exit(1)
 
 
-def open_mapping(path: Path | None) -> FieldMapping | None:
+def open_mapping(path: Path | None) -> importing.FieldMapping | None:
     """Load the mapping in a file. Raises click.ClickException."""
     try:
-        return load_mapping(path) if path else None
-    except MappingError as error:
+        return importing.load_mapping(path) if path else None
+    except importing.MappingError as error:
         raise click.ClickException(str(error)) from error
 
 
 def read_import_requests(
     out: Output,
     paths: Sequence[Path],
-    mapping: FieldMapping | None,
+    mapping: importing.FieldMapping | None,
     *,
     share: bool,
     project: str | None,
@@ -299,15 +291,17 @@ def read_import_requests(
     report, requests = ImportReport(), []
     # Here and not only at the server: one invalid record would make the server refuse its whole batch.
     validator = protovalidate.Validator()
-    with progress_bar(out, "Reading", len(find_record_files(paths))) as advance:
-        for found in read_records(paths, mapping=mapping, as_records=as_records, on_file=lambda _: advance(1)):
-            if isinstance(found, SkippedRecord):
+    with progress_bar(out, "Reading", len(importing.find_record_files(paths))) as advance:
+        for found in importing.read_records(
+            paths, mapping=mapping, as_records=as_records, on_file=lambda _: advance(1)
+        ):
+            if isinstance(found, importing.SkippedRecord):
                 report.skipped.append(found)
                 continue
             content = with_defaults(found.record.content, share=share, project=project)
             request = IMPORT.encode(replace(found.record, content=content))
             if wrong := describe_violations(validator, request):
-                report.skipped.append(SkippedRecord(found.path, found.line, wrong, error=True))
+                report.skipped.append(importing.SkippedRecord(found.path, found.line, wrong, error=True))
             else:
                 report.parsed.append(found)
                 requests.append(request)
@@ -333,11 +327,7 @@ def describe_violations(validator: protovalidate.Validator, request: ImportReque
 
 
 def send_records(
-    out: Output,
-    report: ImportReport,
-    requests: list[ImportRequest],
-    choice: ServerChoice,
-    timeout: float | None,
+    out: Output, report: ImportReport, requests: list[ImportRequest], choice: ServerChoice, timeout: float | None
 ) -> None:
     """Import the records and add the results to the report. Raises CstpError."""
     endpoint = current_state().endpoint = choose_import_server(choice)
@@ -394,16 +384,15 @@ def split_by_size(requests: Iterable[ImportRequest]) -> Iterator[list[ImportRequ
 
 def choose_import_server(choice: ServerChoice) -> Endpoint:
     """Return the server to import into: the given one, this machine's, or its data folder where none runs."""
-    environment = config.command_environment()
+    environment, state = config.command_environment(), current_state()
     if choice.local or choice.agent or choice.agents_file or environment.agents_file:
-        return choose_server(choice, environment, current_state())
-    settings = current_state().settings()
-    configuration = LoadedConfiguration(settings, current_state().config_path)
+        return choose_server(choice, environment, state)
+    settings = state.settings()
     # Tried and released: a server that starts in between keeps the folder from being opened, which is said.
     if not is_served(settings.data_dir):
         here = ServerChoice(local=True, identity=choose_importer(settings, choice.identity))
-        return choose_server(here, environment, configuration)
-    endpoint = choose_server(replace(choice, identity=None), environment, configuration)
+        return choose_server(here, environment, state)
+    endpoint = choose_server(replace(choice, identity=None), environment, state)
     return endpoint if choice.identity is None else with_token_of(endpoint, choice.identity, settings)
 
 

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import (
-    CONFIDENCE,
-    LIMIT,
-    choice_option,
-    enum_choice,
-    filter_options,
-    instant_option,
-    judged_options,
-    parse_key_value,
-    stack_options,
-    with_client,
-)
+from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.rpc_commands import call_rpc, calls_rpc, lists_items, watches_changes
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
@@ -51,7 +40,7 @@ decision_argument = click.argument("decision_id", metavar="ID")
 
 
 def link_options(*descriptions: str) -> Decorator:
-    return stack_options(
+    return shared.stack_options(
         *(
             click.option(f"--{name.replace('_', '-')}", multiple=True, metavar="ID", help=description)
             for name, description in zip(LINKS, descriptions, strict=True)
@@ -70,23 +59,21 @@ def to_reasons(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
 @click.command()
 @click.argument("title")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
-@judged_options
-@click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision. [default: decided]")
-@click.option("--outcome", type=enum_choice(Outcome), help="Outcome, if known.")
-@instant_option("--date", "When it was decided. [default: now]")
+@shared.judged_options
+@click.option("--status", type=shared.enum_choice(DecisionStatus), help="Status of the decision. [default: decided]")
+@click.option("--outcome", type=shared.enum_choice(Outcome), help="Outcome, if known.")
+@shared.instant_option("--date", "When it was decided. [default: now]")
 @click.option("--notes", metavar="TEXT", help="The lesson.")
-@click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
+@click.option("--reason", "reasons", type=shared.parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
 @click.option("--project", help="The project it belongs to.")
 @click.option("--share", is_flag=True, help="Share it with every agent.")
 @link_options(
-    "A decision that this one replaces.",
-    "A decision that this one builds on.",
-    "A related decision worth reading.",
+    "A decision that this one replaces.", "A decision that this one builds on.", "A related decision worth reading."
 )
-@instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
+@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
 @click.option("--request-id", help="Idempotency key. [default: random]")
-@with_client
+@shared.with_client
 def record_command(client: CstpClient, out: Output, reasons: Any, share: bool, **fields: Any) -> None:
     """Record a decision. It is private until it is shared.
 
@@ -113,21 +100,26 @@ REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "t
 @click.option("--title", help="The decision.")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @click.option("--category", help="The kind of decision, for instance architecture.")
-@click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the decision.")
-@click.option("--confidence", type=CONFIDENCE, help="Your confidence, 0 to 1.")
-@click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision.")
-@instant_option("--date", "When it was decided.")
+@click.option("--stakes", type=shared.enum_choice(Stakes), help="Stakes of the decision.")
+@click.option("--confidence", type=shared.CONFIDENCE, help="Your confidence, 0 to 1.")
+@click.option("--status", type=shared.enum_choice(DecisionStatus), help="Status of the decision.")
+@shared.instant_option("--date", "When it was decided.")
 @click.option(
-    "--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why; replaces all reasons."
+    "--reason",
+    "reasons",
+    type=shared.parse_key_value,
+    multiple=True,
+    metavar="TYPE=TEXT",
+    help="Why; replaces all reasons.",
 )
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable; replaces all tags.")
 @click.option("--project", help="The project it belongs to.")
-@instant_option("--review-by", "When to review it.", "review_by")
+@shared.instant_option("--review-by", "When to review it.", "review_by")
 @click.option(
     "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="Field to clear; repeatable."
 )
 @click.option("--revision", type=click.IntRange(1), help="Change it only at this revision, as `cstp show` prints it.")
-@with_client
+@shared.with_client
 def update_command(
     client: CstpClient, out: Output, decision_id: str, removed: tuple[str, ...], revision: int | None, **values: Any
 ) -> None:
@@ -152,7 +144,7 @@ def update_command(
 @click.command()
 @decision_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@with_client
+@shared.with_client
 def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool) -> None:
     """Delete a decision of yours. Its reviews and former contents go, too; only its id stays.
 
@@ -182,7 +174,7 @@ def show_command(console: Console, answer: journal_pb2.GetDecisionResponse) -> N
 
 
 @click.command()
-@filter_options
+@shared.filter_options
 @lists_items("list_decisions")
 def list_command(console: Console, answer: journal_pb2.ListDecisionsResponse) -> None:
     """List decisions, latest first. Lists those that you may read.
@@ -197,10 +189,10 @@ def list_command(console: Console, answer: journal_pb2.ListDecisionsResponse) ->
 
 @click.command()
 @click.argument("decision_id", metavar="ID", required=False)
-@click.option("--outcome", type=enum_choice(Outcome), help="How it turned out.")
+@click.option("--outcome", type=shared.enum_choice(Outcome), help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="Lesson. [default: unchanged]")
 @click.option("--due", is_flag=True, help="List your decisions whose review is due instead, the longest due first.")
-@with_client
+@shared.with_client
 def review_command(
     client: CstpClient, out: Output, decision_id: str | None, outcome: str | None, notes: str | None, due: bool
 ) -> None:
@@ -259,7 +251,7 @@ def unshare_command(console: Console, answer: journal_pb2.UnshareDecisionRespons
 @decision_argument
 @link_options("A decision that it replaces.", "A decision that it builds on.", "A related decision.")
 @click.option("--remove", is_flag=True, help="Remove these links instead.")
-@with_client
+@shared.with_client
 def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool, **links: tuple[str, ...]) -> None:
     """Link a decision to others. The decision is yours; you may read the others.
 
@@ -280,8 +272,8 @@ def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool
 @click.option(
     "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number of decisions."
 )
-@choice_option("--format", ["text", "mermaid", "svg"], "Output format; `--json` prints data.", "form")
-@with_client
+@shared.choice_option("--format", ["text", "mermaid", "svg"], "Output format; `--json` prints data.", "form")
+@shared.with_client
 def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
     """Draw the decisions linked to a decision. Leaves out those that you may not read.
 
@@ -295,7 +287,7 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
 
 
 @click.command()
-@filter_options
+@shared.filter_options
 @click.option(
     "--similarity",
     "min_similarity",
@@ -320,12 +312,12 @@ def duplicates_command(console: Console, answer: journal_pb2.FindDuplicateDecisi
 
 
 @click.command()
-@filter_options
+@shared.filter_options
 @click.option("--all", "everything", is_flag=True, help="Others' shared decisions too, without their private parts.")
 @click.option(
     "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="The file. [default: standard output]"
 )
-@with_client
+@shared.with_client
 def export_command(
     client: CstpClient, out: Output, filters: dict[str, Any], everything: bool, path: Path | None
 ) -> None:
@@ -369,9 +361,9 @@ def write_lines(path: Path, lines: Iterator[str]) -> int:
 
 
 @click.command()
-@filter_options
+@shared.filter_options
 @click.option("--from-revision", "after", metavar="REVISION", help="Start after this journal revision.")
-@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of changes.")
+@click.option("--limit", type=shared.LIMIT, metavar="N", help="Stop after this number of changes.")
 @watches_changes("watch_decisions", "decision", "deleted_id")
 def watch_command(change: journal_pb2.WatchDecisionsResponse) -> str:
     """Watch changes of decisions. Prints each change of the decisions that you may read, until Ctrl-C.

@@ -23,13 +23,7 @@ from cstp_grpc.cli.project_folder import (
     with_project,
 )
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.modules.intent_layer.learning_store import (
-    MAX_TEXT,
-    REPORT_SUFFIX,
-    REPORTS_FOLDER,
-    LearningQuery,
-    LearningStore,
-)
+from cstp_grpc.modules.intent_layer import learning_store
 from cstp_grpc.modules.intent_layer.model import (
     LearningEdits,
     LearningState,
@@ -99,7 +93,7 @@ def report_command(
         evidence=evidence,
         operation=operation,
     )
-    filed = LearningStore(project.tree, utc_now).file(new)
+    filed = learning_store.LearningStore(project.tree, utc_now).file(new)
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
@@ -129,13 +123,13 @@ def list_command(
     """
     from cstp_grpc.cli.review_learnings import iter_learnings, learning_details, learning_headline
 
-    query = LearningQuery(
+    query = learning_store.LearningQuery(
         frozenset(map(LearningState, states)),
         frozenset(map(LearningType, types)),
         None if path is None else project.path(path),
     )
     unreadable: list[UnreadableReportFile] = []
-    found = list(iter_learnings(LearningStore(project.tree, utc_now), query, out, unreadable))
+    found = list(iter_learnings(learning_store.LearningStore(project.tree, utc_now), query, out, unreadable))
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
@@ -231,7 +225,7 @@ def resolve_named_learnings(project: ProjectFolder, named: Sequence[str]) -> tup
     """
     base, ids = project, []
     for each in named:
-        if each.endswith(REPORT_SUFFIX):
+        if each.endswith(learning_store.REPORT_SUFFIX):
             other, identifier = parse_report_path(base, each)
             if len(named) > 1 and other.root.resolve() != base.root.resolve():
                 raise click.UsageError(f"{each} is a report of another project; review those of one at a time.")
@@ -243,10 +237,7 @@ def resolve_named_learnings(project: ProjectFolder, named: Sequence[str]) -> tup
 
 
 def check_review_options(
-    ids: Sequence[str],
-    verdict: ReviewVerdict | None,
-    edits: LearningEdits,
-    flags: Mapping[str, bool],
+    ids: Sequence[str], verdict: ReviewVerdict | None, edits: LearningEdits, flags: Mapping[str, bool]
 ) -> None:
     """Raise click.UsageError for options that exclude each other."""
     if flags["everything"] and ids:
@@ -266,7 +257,7 @@ def check_review_options(
 def read_input() -> str:
     """Return standard input, read only as far as needed to see that it is too long."""
     # sys.stdin is None if the descriptor was closed before Python started.
-    content = sys.stdin.buffer.read(UTF8_BYTES * MAX_TEXT + 1) if sys.stdin else b""
+    content = sys.stdin.buffer.read(UTF8_BYTES * learning_store.MAX_TEXT + 1) if sys.stdin else b""
     return content.decode(errors="surrogateescape").rstrip("\n")
 
 
@@ -276,11 +267,11 @@ def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFold
     file = Path(os.path.abspath(project.base / written))  # noqa: PTH100
     # ROOT/.intent-layer/mistakes/STATE/ID.md
     root = file.parents[3] if len(file.parents) > 3 else file.parent
-    if file.parent.parent != root / REPORTS_FOLDER:
+    if file.parent.parent != root / learning_store.REPORTS_FOLDER:
         raise InvalidArgument.field(
-            "id", f"{written} is not a report: reports are in {REPORTS_FOLDER}/{LearningState.PENDING}"
+            "id", f"{written} is not a report: reports are in {learning_store.REPORTS_FOLDER}/{LearningState.PENDING}"
         )
-    return open_project(root), file.name.removesuffix(REPORT_SUFFIX)
+    return open_project(root), file.name.removesuffix(learning_store.REPORT_SUFFIX)
 
 
 def chosen_verdict(flags: Mapping[str, bool]) -> ReviewVerdict | None:

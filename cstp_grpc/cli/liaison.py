@@ -48,9 +48,7 @@ context_options = object_options(
 
 
 claim_number_option = click.option(
-    "--claim-number",
-    type=click.IntRange(min=1),
-    help="Number of your claim; refused unless it is current.",
+    "--claim-number", type=click.IntRange(min=1), help="Number of your claim; refused unless it is current."
 )
 
 

@@ -1,4 +1,4 @@
-"""Check an action against rulebooks in this process, for `cstp check --rules`."""
+"""Load the rulebooks that a command names, and check an action against them, for `cstp check --rules`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import stack_options
-from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
+from cstp_grpc.cli.command_decorators import current_state, stack_options
 from cstp_grpc.contract.enums import Permission, Stakes
 
 if TYPE_CHECKING:
     from cstp_grpc.contract.calls import Json
+    from cstp_grpc.core.guardrails.model import RuleSet
     from cstp_grpc.gen.cstp.v1 import cstp_pb2
+
+
+RULES_PATH = click.Path(path_type=Path, exists=True)
+"""The type of options and arguments that name a rulebook, or a folder of them."""
+
+
+def locate_rules(path: Path | None) -> Path:
+    """Return the path, or else that of the configured or default rules. Raises ConfigError."""
+    from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
+
+    if path is not None:
+        return path
+    guardrails = current_state().settings().cstp.guardrails
+    return guardrails.config_path or packaged_rulebook_path(guardrails.preset)
+
+
+def open_rules(path: Path | None) -> RuleSet:
+    """Load the rules at a path, or else the configured or default ones. Raises click.ClickException."""
+    from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
+
+    try:
+        disabled = () if path is not None else current_state().settings().cstp.guardrails.disabled_packs
+        return load_rule_set(locate_rules(path), disabled=disabled)
+    except RulebookError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,12 +81,12 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "restore": ("backup", "Restore a backup."),
         "copy": ("backup", "Copy a journal into another database."),
         "migrate": ("config", "Migrate the database to this version."),
-        "reindex": ("reindex", "Recompute the vectors of all decisions."),
+        "reindex": ("backup", "Recompute the vectors of all decisions."),
         "erase": ("erasure", "Erase everything of an agent."),
     },
     "Other": {
         "call": ("protocol", "Call any method by its JSON-RPC name."),
-        "completion": ("completion", "Print a completion script for a shell."),
+        "completion": ("main", "Print a completion script for a shell."),
         "version": ("protocol", "Show the version."),
     },
 }
@@ -210,3 +210,22 @@ def main() -> None:
       cstp query "zero downtime migration"
       cstp announce "Deploy the auth service to production" --stakes high
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print a completion script for a shell. It completes commands, options and their values.
+
+    \b
+    Examples:
+      cstp completion bash > ~/.local/share/bash-completion/completions/cstp
+      cstp completion zsh > "${fpath[1]}/_cstp"
+      cstp completion fish > ~/.config/fish/completions/cstp.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    generator = get_completion_class(shell)
+    assert generator is not None, "click knows these three"
+    # Click derives the name of the variable that asks for completions from the name of the program.
+    click.echo(generator(main, {}, "cstp", "_CSTP_COMPLETE").source())

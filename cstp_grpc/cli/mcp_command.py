@@ -92,16 +92,15 @@ def mcp_command(
     state.endpoint = choose_server(choice, command_environment(), state)
     if http and state.endpoint.is_folder:
         raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
-    for url in (public_url, *authorization_servers):
-        if url is not None and not is_http_url(url):
-            raise click.UsageError(f"{url} is not an http or https URL.")
-    if authorization_servers and not public_url:
-        raise click.UsageError("--authorization-server needs --public-url, which tokens are for.")
+    check_urls(public_url, authorization_servers)
     if not http:
         serve_host(state.endpoint, timeout)
         return
-    if not insecure:
-        require_loopback(host)
+    if not (insecure or is_loopback(host)):
+        raise click.ClickException(
+            f"--host: others than this machine reach {host}, and their tokens would travel unencrypted; "
+            "listen on loopback behind a proxy that terminates TLS, or start with --insecure"
+        )
     import asyncio
 
     from cstp_grpc.agents.mcp_server.http_transport import HttpOptions
@@ -113,23 +112,18 @@ def mcp_command(
         raise click.ClickException(str(error)) from error
 
 
-def require_loopback(host: str) -> None:
-    if not is_loopback(host):
-        raise click.ClickException(
-            f"--host: others than this machine reach {host}, and their tokens would travel unencrypted; "
-            "listen on loopback behind a proxy that terminates TLS, or start with --insecure"
-        )
+def check_urls(public_url: str | None, authorization_servers: Sequence[str]) -> None:
+    """Raise click.UsageError for a URL that HTTP clients cannot call, and for issuers without the public URL."""
+    for url in (*(() if public_url is None else (public_url,)), *authorization_servers):
+        # Imported here: most hosts are served without a URL, and wait for the first answer.
+        from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
-
-def is_http_url(text: str) -> bool:
-    """Return whether a text is a URL that HTTP clients can call."""
-    from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
-
-    try:
-        TypeAdapter(AnyHttpUrl).validate_python(text)
-    except ValidationError:
-        return False
-    return True
+        try:
+            TypeAdapter(AnyHttpUrl).validate_python(url)
+        except ValidationError as error:
+            raise click.UsageError(f"{url} is not an http or https URL.") from error
+    if authorization_servers and not public_url:
+        raise click.UsageError("--authorization-server needs --public-url, which tokens are for.")
 
 
 def serve_host(endpoint: Endpoint, timeout: float | None) -> None:

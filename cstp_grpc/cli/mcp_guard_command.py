@@ -33,10 +33,7 @@ logger = logging.getLogger(__name__)
     "Who approves: people on the server only, or (ask) the user of the host, if it can show forms.",
 )
 @click.option(
-    "--tools",
-    "tools_file",
-    type=FILE,
-    help="Table of tools. [default: check each call by its name and arguments]",
+    "--tools", "tools_file", type=FILE, help="Table of tools. [default: check each call by its name and arguments]"
 )
 @server_options
 @config_option

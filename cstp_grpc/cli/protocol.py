@@ -11,26 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cstp_grpc.cli.command_decorators import (
-    CONFIDENCE,
-    LIMIT,
-    announcement_options,
-    config_option,
-    connected_client,
-    current_state,
-    enum_choice,
-    federated_options,
-    filter_options,
-    inputs_options,
-    instant_option,
-    json_option,
-    judged_options,
-    parse_json,
-    parse_key_value,
-    server_options,
-    with_client,
-    with_output,
-)
+from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.rpc_commands import calls_rpc, watches_changes
@@ -74,12 +55,12 @@ min_revision_option = click.option(
 
 @click.command()
 @click.argument("query", metavar="TEXT")
-@filter_options
+@shared.filter_options
 @click.option("--limit", type=click.IntRange(1, 50), help="Maximum number of results. [default: 10]")
-@click.option("--min-score", type=CONFIDENCE, help="Minimum similarity, 0 to 1.")
+@click.option("--min-score", type=shared.CONFIDENCE, help="Minimum similarity, 0 to 1.")
 @click.option("--reasons", "include_reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
 @min_revision_option
-@federated_options
+@shared.federated_options
 @calls_rpc("query_decisions")
 def query_command(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
     """Search past decisions by meaning. Those that resemble TEXT most come first.
@@ -114,19 +95,19 @@ def describe_action(description: str | None, command: str | None, shell: str | N
 
 @click.command()
 @click.argument("description", required=False)
-@judged_options
-@inputs_options("--context")
+@shared.judged_options
+@shared.inputs_options("--context")
 @click.option("--command", metavar="TEXT", help="The shell command that is about to run.")
 @click.option(
     "--shell", type=click.Choice([word.value for word in Shell]), help="Language of the command. [default: bash]"
 )
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
 @click.option("--wait", is_flag=True, help="If an approval is missing, wait for the decision.")
-@federated_options
+@shared.federated_options
 @rules_options
-@server_options
-@json_option
-@config_option
+@shared.server_options
+@shared.json_option
+@shared.config_option
 def check_command(
     description: str | None,
     context: dict[str, Json],
@@ -158,10 +139,10 @@ def check_command(
       cstp check "drop the old table" --local
       cstp check "drop the old table" --rules guardrails/
     """
-    out = Output(json_wanted=current_state().json_wanted)
+    out = Output(json_wanted=shared.current_state().json_wanted)
     described, ran = describe_action(description, command, shell)
     if rules is None:
-        with connected_client(choice, timeout) as client:
+        with shared.connected_client(choice, timeout) as client:
             ask = partial(
                 client.check_guardrails, described, context=context, scope=scope, agents=agents, **judged, **ran
             )
@@ -192,7 +173,7 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
 
 
 @click.command()
-@announcement_options
+@shared.announcement_options
 @click.option("--agent-id", metavar="ID", help="Name that you claim; the token decides.")
 @click.option("--agent-url", metavar="URL", help="The URL to notify of events after the answer.")
 @click.option(
@@ -200,13 +181,11 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
     help="Ties announcements together: repeating one with other content makes a revision. [default: random]",
 )
 @click.option(
-    "--share/--private",
-    default=None,
-    help="Whether other agents see it. [default: as the server is configured]",
+    "--share/--private", default=None, help="Whether other agents see it. [default: as the server is configured]"
 )
 @min_revision_option
-@federated_options
-@with_client
+@shared.federated_options
+@shared.with_client
 def announce_command(
     client: CstpClient, out: Output, agent_id: str | None, agent_url: str | None, share: bool | None, **fields: Any
 ) -> None:
@@ -237,14 +216,14 @@ def announce_command(
 
 
 @click.command()
-@announcement_options
+@shared.announcement_options
 @click.option("--correlation-id", help="Idempotency key. [default: random]")
 @click.option("--title", metavar="TEXT", help="Title of the decision. [default: the intent]")
-@click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
+@click.option("--reason", "reasons", type=shared.parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
-@instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
-@federated_options
-@with_client
+@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
+@shared.federated_options
+@shared.with_client
 def pre_action_command(
     client: CstpClient,
     out: Output,
@@ -287,7 +266,7 @@ def pre_action_command(
     metavar="N",
     help="Maximum size in tokens. [default: 2000]",
 )
-@with_client
+@shared.with_client
 def session_context_command(client: CstpClient, out: Output, **fields: Any) -> None:
     """Print the context of a new session. As Markdown: your past decisions, the rules, and the intents of others.
 
@@ -312,7 +291,7 @@ def session_context_command(client: CstpClient, out: Output, **fields: Any) -> N
 @click.command()
 @click.argument("method")
 @click.argument("params", default="{}")
-@with_client
+@shared.with_client
 def call_command(client: CstpClient, out: Output, method: str, params: str) -> None:
     """Call any method by its JSON-RPC name. METHOD is unary; PARAMS is a JSON object, and `-` reads it from
     standard input.
@@ -327,7 +306,7 @@ def call_command(client: CstpClient, out: Output, method: str, params: str) -> N
     described = find_method(method)
     text = sys.stdin.read() if params == "-" else params
     try:
-        request = json_codec.from_json(parse_json(text), described.request)
+        request = json_codec.from_json(shared.parse_json(text), described.request)
     except json_codec.CodecError as error:
         raise InvalidArgument(f"{method}: {error}", violations=error.violations) from error
     except ValueError as error:
@@ -352,7 +331,7 @@ def find_method(name: str) -> RpcMethod:
 
 
 @click.command()
-@with_output
+@shared.with_output
 def version_command(out: Output) -> None:
     """Show the version.
 
@@ -373,7 +352,7 @@ def intent_group() -> None:
 
 @intent_group.command()
 @click.argument("correlation_id", metavar="ID")
-@click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
+@click.option("--outcome", type=shared.enum_choice(Outcome), required=True, help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="Notes on it, for everyone who may read the intent.")
 @click.option("--decision", "decision_id", metavar="ID", help="The decision that resulted from it.")
 @click.option("--revision", type=click.IntRange(min=1), help="Which revision. [default: the latest]")
@@ -393,10 +372,10 @@ def close_command(console: Console, answer: intents_pb2.CloseIntentResponse) -> 
 @intent_group.command()
 @click.option("--by", "agent", metavar="AGENT", help="Announced by exactly this agent.")
 @click.option("--category", help="Exactly this category.")
-@click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes.")
+@click.option("--stakes", type=shared.enum_choice(Stakes), multiple=True, help="Any of these stakes.")
 @click.option("--project", help="Exactly this project.")
 @click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
-@click.option("--limit", type=LIMIT, metavar="N", help="Stop after this number of intents.")
+@click.option("--limit", type=shared.LIMIT, metavar="N", help="Stop after this number of intents.")
 @watches_changes("watch_intents", "intent")
 def watch_command(change: intents_pb2.WatchIntentsResponse) -> str:
     """Watch intents as they are announced. Prints yours and those that others share, until Ctrl-C.

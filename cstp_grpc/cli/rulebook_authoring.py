@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, with_output
+from cstp_grpc.cli.local_check import RULES_PATH, locate_rules
 from cstp_grpc.cli.output import Output, json_members, json_text, to_printable
-from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
 

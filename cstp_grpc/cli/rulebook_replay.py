@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from cstp_grpc.cli.command_decorators import current_state, parse_instant, with_client
-from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
+from cstp_grpc.cli.local_check import RULES_PATH, open_rules
 from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:

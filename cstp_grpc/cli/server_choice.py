@@ -7,7 +7,6 @@ longer than the call.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +39,9 @@ class AgentEntry:
     token: str | None = field(default=None, repr=False)
     """The bearer token; `${NAME}` takes it from the environment."""
     ca_file: Path | None = None
-    """A PEM file of the certificate authorities to trust instead of the system's; relative to the folder of this file.
-    """
+    """A PEM file of the certificate authorities to trust instead of the system's."""
     client_certificate: Path | None = None
-    """A PEM file with the certificate to show the agent, and its key; likewise relative."""
+    """A PEM file with the certificate to show the agent, and its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +64,25 @@ class AgentsFile:
     """Settings for calls to every agent."""
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any], where: str = "") -> AgentsFile:
-        """Parse the content of an agents file.
+    def parse(cls, content: Mapping[str, Any], where: str = "", folder: Path = Path()) -> AgentsFile:
+        """Parse the content of an agents file; its relative paths begin at `folder`.
 
         Raises ConfigError with one line for each invalid key, prefixed with `where`; no line contains a value.
         """
         if problems := list(find_file_problems(content)):
             raise ConfigError("\n".join(where + problem for problem in problems))
-        return cls(tuple(map(parse_entry, content.get("agents", ()))), AgentCallDefaults(**content.get("defaults", {})))
+        entries = (
+            {key: folder / value if key in PATH_KEYS and value is not None else value for key, value in entry.items()}
+            for entry in content.get("agents", ())
+        )
+        return cls(tuple(AgentEntry(**entry) for entry in entries), AgentCallDefaults(**content.get("defaults", {})))
 
     def find(self, name: str) -> AgentEntry | None:
         return next((agent for agent in self.agents if agent.name == name), None)
 
 
-def parse_entry(content: Mapping[str, Any]) -> AgentEntry:
-    ca_file, shown = (
-        None if (path := content.get(key)) is None else Path(path) for key in ("ca_file", "client_certificate")
-    )
-    return AgentEntry(content["name"], content["url"], content.get("token"), ca_file, shown)
-
-
 Check: TypeAlias = tuple[Callable[[Any], bool], str]
 """Whether a value is valid, and what is wrong with another one."""
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a YAML value is a number; bool, a subclass of int in Python, is none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
 
 LIST: Final[Check] = (lambda value: isinstance(value, list), "must be a list")
 MAPPING: Final[Check] = (lambda value: isinstance(value, Mapping), "must be a mapping")
@@ -103,13 +92,13 @@ SHORT: Final[Check] = (
     lambda value: len(value) <= MAX_NAME_CHARACTERS,
     f"must have at most {MAX_NAME_CHARACTERS} characters",
 )
+# By their types: bool is a subclass of int, but no number in YAML. `.nan` is not greater than 0; `.inf` means no limit.
 SECONDS: Final[Check] = (
-    # YAML has `.nan`, which is neither greater nor less than 0; `.inf` means no limit.
-    lambda value: is_number(value) and value > 0 and not math.isnan(value),
+    lambda value: type(value) in (int, float) and value > 0,
     "must be a number of seconds greater than 0",
 )
 RETRIES: Final[Check] = (
-    lambda value: is_number(value) and isinstance(value, int) and 0 <= value <= MAX_RETRIES,
+    lambda value: type(value) is int and 0 <= value <= MAX_RETRIES,
     f"must be a whole number from 0 to {MAX_RETRIES}",
 )
 
@@ -125,6 +114,7 @@ ENTRY_CHECKS: Final[Checks] = {
 }
 DEFAULTS_CHECKS: Final[Checks] = {"timeout_seconds": [SECONDS], "retry_count": [RETRIES]}
 REQUIRED_ENTRY_KEYS: Final = ("name", "url")
+PATH_KEYS: Final = ("ca_file", "client_certificate")
 
 
 def find_file_problems(content: Mapping[str, Any]) -> Iterator[str]:
@@ -239,29 +229,10 @@ class ServerChoice:
 class ConfigurationSource(Protocol):
     """The configuration, loaded only as far as needed: loading all of it takes longer than most calls."""
 
-    def data_dir(self) -> Path:
-        """Return the data folder. Raises ConfigError."""
-
-    def settings(self) -> Settings:
-        """Return all settings. Raises ConfigError."""
-
     @property
-    def config_path(self) -> Path | None:
-        """The configuration file, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedConfiguration:
-    """A configuration that is loaded already."""
-
-    loaded: Settings
-    config_path: Path | None = None
-
-    def data_dir(self) -> Path:
-        return self.loaded.data_dir
-
-    def settings(self) -> Settings:
-        return self.loaded
+    def config_path(self) -> Path | None: ...
+    def data_dir(self) -> Path: ...
+    def settings(self) -> Settings: ...
 
 
 def choose_server(
@@ -379,13 +350,16 @@ def local_server(configuration: ConfigurationSource, role: str | None = None) ->
 
 def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path) -> Endpoint:
     origin = f"{entry.name} in {path}"
-    url, ca_file = expand_text(entry.url, origin), ca_file_of_entry(entry, path)
-    shown = None if entry.client_certificate is None else path.parent / entry.client_certificate
-    endpoint = Endpoint(url, origin, defaults=defaults, ca_file=ca_file, client_certificate=shown)
+    endpoint = Endpoint(
+        expand_text(entry.url, origin),
+        origin,
+        defaults=defaults,
+        ca_file=entry.ca_file,
+        client_certificate=entry.client_certificate,
+    )
     if entry.token is None:
         return endpoint
-    token = expand_text(entry.token, origin)
-    return replace(endpoint, token=token, identified_by=origin)
+    return replace(endpoint, token=expand_text(entry.token, origin), identified_by=origin)
 
 
 def expand_text(text: str, origin: str) -> str:
@@ -397,11 +371,6 @@ def expand_text(text: str, origin: str) -> str:
     return yaml_file.expand_text(text, origin)
 
 
-def ca_file_of_entry(entry: AgentEntry, path: Path) -> Path | None:
-    """Return the CA file of an entry, relative to the folder of the agents file."""
-    return None if entry.ca_file is None else path.parent / entry.ca_file
-
-
 def read_agents(path: Path) -> AgentsFile:
     """Return an agents file. Raises ConfigError."""
     content = read_json_object(path)
@@ -410,7 +379,7 @@ def read_agents(path: Path) -> AgentsFile:
         from cstp_grpc.platform.config.yaml_file import parse_yaml
 
         content = parse_yaml(path)
-    return AgentsFile.parse(content, f"{path}: ")
+    return AgentsFile.parse(content, f"{path}: ", path.parent)
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import SecretStr
 
-from cstp_grpc.cli.process_supervision import (
-    ChildProgram,
-    ChildRestarted,
-    PortReservation,
-    ProcessGroup,
-    ReadinessReport,
-    RestartCallback,
-    SupervisedProcess,
-)
+from cstp_grpc.cli import process_supervision as supervision
 from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.platform.child_process import GRACE_SECONDS
 from cstp_grpc.platform.config import Settings, count_bridges, count_workers, dial_host, join_host_port
@@ -48,7 +40,7 @@ class BridgeAddress:
     """The URL of the metrics of all bridges; None if metrics are disabled."""
 
 
-class BridgeProcesses(ProcessGroup):
+class BridgeProcesses(supervision.ProcessGroup):
     """One or more bridges to a server on the same two ports.
 
     `config_file` is what they read; `environment` replaces that of this process.
@@ -68,8 +60,8 @@ class BridgeProcesses(ProcessGroup):
         stop_seconds = settings.grpc.drain_seconds + GRACE_SECONDS
         arguments = ["--config", str(config_file)] if config_file else []
         self.processes = [
-            SupervisedProcess(
-                ChildProgram(
+            supervision.SupervisedProcess(
+                supervision.ChildProgram(
                     "The bridge" if number == 1 else f"Bridge {index + 1}",
                     "bridge",
                     arguments,
@@ -105,10 +97,10 @@ class BridgeProcesses(ProcessGroup):
             self._metrics.start(self._opened)
         return self.address(reports[0])
 
-    def runs(self, program: ChildProgram) -> bool:
+    def runs(self, program: supervision.ChildProgram) -> bool:
         return any(each.program is program for each in self.processes)
 
-    def address(self, report: ReadinessReport) -> BridgeAddress:
+    def address(self, report: supervision.ReadinessReport) -> BridgeAddress:
         """Return the address that a bridge reported, in a form that can be called from this machine."""
         a2a = report["a2a"]
         return BridgeAddress(
@@ -119,10 +111,10 @@ class BridgeProcesses(ProcessGroup):
 
     def _reserve(self) -> dict[str, int]:
         server, a2a = self._settings.server, self._settings.a2a
-        reserved = {"http": PortReservation(server.host, server.port, "server.port")}
+        reserved = {"http": supervision.PortReservation(server.host, server.port, "server.port")}
         self._opened.callback(reserved["http"].release)
         if a2a.enabled:
-            reserved["a2a"] = PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port")
+            reserved["a2a"] = supervision.PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port")
             self._opened.callback(reserved["a2a"].release)
         return {name: reservation.port for name, reservation in reserved.items()}
 
@@ -141,7 +133,7 @@ STOP_SECONDS = 10.0
 """Seconds that a worker may take to stop after draining. Chosen: for open streams and a batch for the index."""
 
 
-class WorkerProcesses(ProcessGroup):
+class WorkerProcesses(supervision.ProcessGroup):
     """Runs `number` servers with the same settings, which share a port and the data folder.
 
     The kernel spreads connections over the live ones. Each also serves the bridges on a loopback port of its own,
@@ -151,9 +143,9 @@ class WorkerProcesses(ProcessGroup):
     def __init__(self, settings: Settings, number: int) -> None:
         with ExitStack() as opened:
             lock = opened.enter_context(DataDirLock(settings.data_dir))
-            shared = PortReservation(settings.grpc.host, settings.grpc.port, "grpc.port")
+            shared = supervision.PortReservation(settings.grpc.host, settings.grpc.port, "grpc.port")
             opened.callback(shared.release)
-            self._private = [PortReservation(LOOPBACK, 0, "grpc.port") for _ in range(number)]
+            self._private = [supervision.PortReservation(LOOPBACK, 0, "grpc.port") for _ in range(number)]
             for reservation in self._private:
                 opened.callback(reservation.release)
             # Before any worker starts, because all of them inherit the descriptors, also those that are restarted: the
@@ -170,8 +162,8 @@ class WorkerProcesses(ProcessGroup):
         self._settings = settings.model_copy(update={"grpc": grpc})
         stop_seconds = settings.grpc.drain_seconds + STOP_SECONDS
         self.processes = [
-            SupervisedProcess(
-                ChildProgram(
+            supervision.SupervisedProcess(
+                supervision.ChildProgram(
                     f"Worker {index + 1}",
                     "cstp_grpc.server.worker",
                     # The lock is inherited: while a worker lives, no other server can open the data folder, even if
@@ -243,7 +235,7 @@ class WorkerProcesses(ProcessGroup):
 class WorkerMetrics:
     """Where several processes of a kind tell their metrics, and what serves them together."""
 
-    ports: Sequence[PortReservation]
+    ports: Sequence[supervision.PortReservation]
     """Of each process, on loopback."""
     endpoint: MetricsServer
 
@@ -266,7 +258,7 @@ def build_worker_metrics(
     from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.worker_metrics import WorkerCollector
 
-    ports = [PortReservation(LOOPBACK, 0, setting) for _ in range(number)]
+    ports = [supervision.PortReservation(LOOPBACK, 0, setting) for _ in range(number)]
     for reservation in ports:
         opened.callback(reservation.release)
     urls = {
@@ -334,13 +326,13 @@ class ServerStack:
     def bridge_url(self) -> str | None:
         return self.bridge_address.url if self.bridge_address else None
 
-    def keep_alive(self, notify: RestartCallback) -> None:
+    def keep_alive(self, notify: supervision.RestartCallback) -> None:
         """Restart processes that die, and notify the callback."""
         for each in (self._workers, self._bridges):
             if each:
                 each.keep_alive(notify)
 
-    def record_restart(self, restarted: ChildRestarted) -> bool:
+    def record_restart(self, restarted: supervision.ChildRestarted) -> bool:
         """Store the address of a restarted process; return whether it is a bridge."""
         if self._bridges is None or not self._bridges.runs(restarted.program):
             return False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from cstp_grpc.cli.command_decorators import startup_errors_as_failures
-from cstp_grpc.cli.rulebook_loading import open_rules
+from cstp_grpc.cli.local_check import open_rules
 from cstp_grpc.client.tls import raise_config_errors, read_ca_file
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.contract.card_keys import SigningKey

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,12 +18,13 @@ from cstp_grpc.contract.enums import Permission
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cstp_grpc.cli import token_output
+    from cstp_grpc.cli import answer_fields
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
-    from cstp_grpc.gen.cstp.v1 import admin_pb2
+    from cstp_grpc.gen.cstp.v1 import admin_pb2, options_pb2
 else:
-    token_output = LazyModule("cstp_grpc.cli.token_output")
+    answer_fields = LazyModule("cstp_grpc.cli.answer_fields")
+    options_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.options_pb2")
 
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -81,9 +84,9 @@ def create_command(client: CstpClient, out: Output, agent: str, permissions: tup
 
 def print_new_token(out: Output, made: admin_pb2.CreateTokenResponse | admin_pb2.RotateTokenResponse) -> None:
     """Print the secret of a token on a line of its own, and what it is on standard error."""
-    out.answer(made, lambda console, found: token_output.print_secret(console, found))
+    out.answer(made, lambda console, _: console.print(made.secret, soft_wrap=True))
     if not out.json_wanted:
-        out.note(token_output.describe_new_token(made.token))
+        out.note(describe_new_token(made.token))
 
 
 @token_group.command()
@@ -98,7 +101,7 @@ def list_command(console: Console, answer: admin_pb2.ListTokensResponse) -> None
       cstp token list
       cstp token list --of deployer --all --json
     """
-    token_output.print_tokens(console, answer.tokens)
+    print_tokens(console, answer.tokens)
 
 
 @token_group.command()
@@ -135,3 +138,42 @@ def revoke_command(console: Console, answer: admin_pb2.RevokeTokenResponse) -> N
     """
     token = answer.token
     console.print(f"{token.id} of {to_printable(token.agent)} is revoked.", soft_wrap=True)
+
+
+STATUS_STYLES = {"usable": "green", "revoked": "red", "expired": "dim"}
+"""By status."""
+
+
+def token_status(token: admin_pb2.AgentToken) -> str:
+    if token.HasField("revoked_at"):
+        return "revoked"
+    return "usable" if token.expires_at.ToDatetime(UTC) > datetime.now(UTC) else "expired"
+
+
+def permission_words(token: admin_pb2.AgentToken) -> str:
+    return ", ".join(answer_fields.enum_word(options_pb2.Permission, each) for each in token.permissions)
+
+
+def describe_new_token(token: admin_pb2.AgentToken) -> str:
+    until = answer_fields.format_instant(token.expires_at)
+    made = f"{token.id} is made for {to_printable(token.agent)}: {permission_words(token)}, until {until}."
+    return f"{made} Its secret is not shown again."
+
+
+def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> None:
+    from rich.text import Text
+
+    def row(token: admin_pb2.AgentToken) -> tuple[str | Text, ...]:
+        status = token_status(token)
+        ended = answer_fields.format_instant(token.revoked_at if token.HasField("revoked_at") else token.expires_at)
+        details = [
+            token.id,
+            permission_words(token),
+            f"made by {token.created_by}",
+            *(answer_fields.field_texts(token, "used at {last_used_at}") or ["never used"]),
+            f"{'until' if status == 'usable' else 'ended at'} {ended}",
+        ]
+        title = f"{token.agent}: {token.note}" if token.HasField("note") else token.agent
+        return Text(status, style=STATUS_STYLES[status]), answer_fields.entry_text(title, details)
+
+    answer_fields.print_listing(console, found, row, "No matching tokens.")

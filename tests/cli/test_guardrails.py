@@ -71,7 +71,7 @@ def test_the_inputs_of_a_server_and_of_files_are_the_same(server: Server, invoke
 
 
 def test_all_pages_are_listed(server: Server, rulebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cstp_grpc.cli.rule_inspection.PAGE_SIZE", 2)
+    monkeypatch.setattr("cstp_grpc.cli.guardrails.PAGE_SIZE", 2)
     listed = server.json("guardrails", "list")
     assert len(listed["guardrails"]) == 5
     assert listed["nextPageToken"] == ""

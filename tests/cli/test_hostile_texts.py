@@ -17,7 +17,7 @@ from cstp_grpc.cli import (
     decision_output,
     liaison_output,
     rule_output,
-    token_output,
+    tokens,
 )
 from cstp_grpc.cli.console import WholeWordConsole
 from cstp_grpc.cli.output import json_text
@@ -71,7 +71,7 @@ SHOWN: list[tuple[Show, type[Message]]] = [
     (liaison_output.print_claim, liaison_pb2.ClaimSessionResponse),
     (liaison_output.print_heartbeat, liaison_pb2.HeartbeatResponse),
     (lambda console, item: liaison_output.print_agents(console, [item]), liaison_pb2.LiaisonAgent),
-    (lambda console, item: token_output.print_tokens(console, [item]), admin_pb2.AgentToken),
+    (lambda console, item: tokens.print_tokens(console, [item]), admin_pb2.AgentToken),
 ]
 
 
