@@ -48,6 +48,7 @@ class SqlBackgroundReader:
 
     @property
     def is_local(self) -> bool:
+        """Whether reading a few decisions only reads a file of this machine."""
         return self._store.is_local
 
     def read(self, needed: NeededBackground, caller: str) -> DecisionBackground:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,20 +134,6 @@ class DecisionBackground:
 
 NO_BACKGROUND = DecisionBackground()
 """Nothing is known, or needed."""
-
-
-class BackgroundReader(Protocol):
-    """Reads the background of decisions."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether reading a few decisions only reads a file of this machine."""
-
-    def read(self, needed: NeededBackground, caller: str) -> DecisionBackground:
-        """Return the background of at most `MAX_BACKGROUND` decisions of each kind.
-
-        An agent reads contexts of its own decisions, and of successors the latest that it may read. Raises QueryFailed.
-        """
 
 
 MAX_BACKGROUND = 8

@@ -14,7 +14,8 @@ from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.relevance import Favoured
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
-from cstp_grpc.core.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground, JournalWrite
+from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
+from cstp_grpc.core.decisions.store import NO_BACKGROUND, DecisionBackground, JournalWrite
 from cstp_grpc.core.guardrails.checker import (
     ApprovalGate,
     ApprovalQuestion,
@@ -111,7 +112,7 @@ class AnnouncementSources:
 
     code: model.CodeContextReader
     related: RelatedIntents
-    background: BackgroundReader
+    background: SqlBackgroundReader
     confidences: model.ConfidenceHistory | None = None
     """Warns agents whose confidence has been wrong."""
 

@@ -162,7 +162,7 @@ class FanOutPlan:
     def _ask(self, method: str, request: Message, late: LateReplyCollector | None) -> PendingReplies:
         metadata = ((HOP_METADATA_KEY, self.hop_context.encode()),)
         handler = None if late is None else LateReplyHandler(late.take, late.seconds, late.awaits)
-        return start_peer_calls(self.peers, contract_methods()[method], request, self.left(), metadata, late=handler)
+        return PendingReplies(self.peers, contract_methods()[method], request, self.left(), metadata, late=handler)
 
     def _read(self, replies: Sequence[PeerReply]) -> list[PeerResponse]:
         return [limit_response_size(self.room, answer) for answer in read_replies(replies, self.peers, self.required)]
@@ -296,60 +296,47 @@ def ask_peers(
 
     Each has its own timeout, at most `seconds`; a peer that has not responded by then is reported as timed out.
     """
-    return start_peer_calls(peers, method, request, seconds, metadata, clock, late).replies()
-
-
-def start_peer_calls(
-    peers: Iterable[Peer],
-    method: RpcMethod,
-    request: Message,
-    seconds: float,
-    metadata: CallMetadata = (),
-    clock: Callable[[], float] = time.monotonic,
-    late: LateReplyHandler | None = None,
-) -> PendingReplies:
-    """Start calling all peers as `ask_peers` does, without waiting; `replies` must follow. Never raises."""
-    # Sorted, so that the merged response does not depend on the order of the settings.
-    pending = PendingReplies(sorted(peers, key=lambda peer: peer.name), seconds, clock, late)
-    pending.begin(method, request, metadata)
-    return pending
+    return PendingReplies(peers, method, request, seconds, metadata, clock, late).replies()
 
 
 class PendingReplies:
     """Calls to several peers in progress, and the replies received so far.
 
+    The constructor starts the calls as `ask_peers` does, without waiting; `replies` must follow. It never raises.
     Replies arrive on threads of the peers; one thread or one event loop waits for them. The condition guards the
     fields, and wakes a thread that waits.
     """
 
     def __init__(
         self,
-        peers: list[Peer],
+        peers: Iterable[Peer],
+        method: RpcMethod,
+        request: Message,
         seconds: float,
-        clock: Callable[[], float],
-        late: LateReplyHandler | None,
+        metadata: CallMetadata = (),
+        clock: Callable[[], float] = time.monotonic,
+        late: LateReplyHandler | None = None,
     ) -> None:
-        self._peers = peers
-        self._limits = [min(peer.timeout, seconds) for peer in peers]
+        # Sorted, so that the merged response does not depend on the order of the settings.
+        self._peers = sorted(peers, key=lambda peer: peer.name)
+        self._limits = [min(peer.timeout, seconds) for peer in self._peers]
         self._cancels: list[CancelCall] = []
         self._clock = clock
         self._late = late
         self._started = clock()
         # The condition's lock is an RLock, which `replies` holds while `_keep_waiting` takes it again.
         self._changed = threading.Condition()
-        self._replies: list[PeerReply | None] = [None] * len(peers)
+        self._replies: list[PeerReply | None] = [None] * len(self._peers)
         self._is_over = False
         """Set once, when the wait ends: from then on replies are late. Whether one is in time and whether it is
         returned is decided under the same lock, so that no reply is both returned and late, or neither."""
         self._notify: Callable[[], object] = self._changed.notify
         """Wakes the one that waits; called with the lock."""
-
-    def begin(self, method: RpcMethod, request: Message, metadata: CallMetadata) -> None:
         for index, (peer, limit) in enumerate(zip(self._peers, self._limits, strict=True)):
             # A call whose late answer is wanted goes on after this fan-out has stopped to wait for it.
-            seconds = limit if self._late is None else max(limit, self._late.seconds)
+            timeout = limit if late is None else max(limit, late.seconds)
             # A result may arrive on this thread before `ask` returns; it only fills in `_replies`.
-            self._cancels.append(peer.ask(method, request, seconds, metadata, self._receiver(index)))
+            self._cancels.append(peer.ask(method, request, timeout, metadata, self._receiver(index)))
 
     def replies(self) -> list[PeerReply]:
         with self._changed:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence, Sized
+from collections.abc import Container, MutableSequence, Sequence, Sized
 from itertools import accumulate
 from typing import Final
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, intents_pb2, options_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, intents_pb2, types_pb2
 
 MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 """The largest response that is read from a peer: the default of gRPC, and of the setting `grpc.max_message_bytes`."""
@@ -46,13 +46,6 @@ TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
 """The years 1 to 9999, which JSON can express."""
 ALLOWED_CONTROLS: Final = "\n\t\r"
 """Non-printable characters that texts may contain."""
-
-SUGGESTION_KINDS: Final = frozenset(cstp_pb2.SuggestionKind.values())
-MATCH_REASONS: Final = frozenset(cstp_pb2.MatchReason.values())
-OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
-STAKES: Final = frozenset(types_pb2.Stakes.values())
-DECISION_STATUSES: Final = frozenset(types_pb2.DecisionStatus.values())
-PERMISSIONS: Final = frozenset(options_pb2.Permission.values())
 
 
 class InvalidPeerResponse(Exception):
@@ -97,10 +90,8 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
         check_identifier(each.guardrail_id, "guardrail's identifier")
         check_label(each.code)
         check_label(each.agent, MAX_AGENT_CHARACTERS)
-        each.name = sanitize_text(each.name, MAX_NAME_CHARACTERS)
-        each.message = sanitize_text(each.message, MAX_TEXT_CHARACTERS)
-        if each.suggestion:
-            each.suggestion = sanitize_text(each.suggestion, MAX_TEXT_CHARACTERS)
+        sanitize_fields(each, MAX_NAME_CHARACTERS, "name")
+        sanitize_fields(each, MAX_TEXT_CHARACTERS, "message", "suggestion")
         validate_missing_inputs(each.missing_inputs)
     validate_verdict_basis(message)
 
@@ -114,20 +105,13 @@ def validate_verdict_basis(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.
     for name in message.assumed:
         check_identifier(name, "input's name")
     for each in message.ignored_context:
-        each.name = sanitize_text(each.name, MAX_IDENTIFIER_CHARACTERS)
+        sanitize_fields(each, MAX_IDENTIFIER_CHARACTERS, "name")
         check_label(each.closest)
     if message.HasField("approval"):
-        validate_approval(message.approval)
-
-
-def validate_approval(message: types_pb2.VerdictApproval) -> None:
-    check_identifier(message.id, "approval's identifier")
-    check_label(message.digest)
-    check_instant(message.expires_at)
-    if message.comment:
-        message.comment = sanitize_text(message.comment, MAX_TEXT_CHARACTERS)
-    if message.instructions:
-        message.instructions = sanitize_text(message.instructions, MAX_TEXT_CHARACTERS)
+        check_identifier(message.approval.id, "approval's identifier")
+        check_label(message.approval.digest)
+        check_instant(message.approval.expires_at)
+        sanitize_fields(message.approval, MAX_TEXT_CHARACTERS, "comment", "instructions")
 
 
 def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
@@ -137,8 +121,7 @@ def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
         check_label(each.type)
         check_count(each.values, MAX_STATED_NAMES, "values of an input")
         each.values[:] = [sanitize_text(value, MAX_NAME_CHARACTERS) for value in each.values]
-        if each.description:
-            each.description = sanitize_text(each.description, MAX_TEXT_CHARACTERS)
+        sanitize_fields(each, MAX_TEXT_CHARACTERS, "description")
 
 
 def validate_query_response(message: cstp_pb2.QueryDecisionsResponse) -> None:
@@ -174,16 +157,13 @@ def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
 
 def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
     """Validate the evidence of a suggestion."""
-    message.text = sanitize_text(message.text, MAX_TEXT_CHARACTERS)
-    if message.kind not in SUGGESTION_KINDS:
-        message.kind = cstp_pb2.SUGGESTION_KIND_UNSPECIFIED
+    sanitize_fields(message, MAX_TEXT_CHARACTERS, "text")
+    clear_unknown_values(message, "kind", "outcome")
     check_count(message.decision_ids, MAX_DECISIONS, "decisions of a suggestion")
     for each in (*message.decision_ids, message.guardrail_id, message.agent, message.correlation_id):
         check_label(each)
     check_label(message.origin, MAX_AGENT_CHARACTERS)
     check_score(message.relevance)
-    if message.outcome not in OUTCOMES:
-        message.outcome = types_pb2.OUTCOME_UNSPECIFIED
 
 
 def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
@@ -195,22 +175,16 @@ def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
     if not message.HasField("received_at"):
         raise InvalidPeerResponse("an intent has no date")
     check_instant(message.received_at)
-    message.intent = sanitize_text(message.intent, MAX_TEXT_CHARACTERS)
-    if message.category:
-        message.category = sanitize_text(message.category, MAX_IDENTIFIER_CHARACTERS)
-    if message.project:
-        message.project = sanitize_text(message.project, MAX_IDENTIFIER_CHARACTERS)
+    sanitize_fields(message, MAX_TEXT_CHARACTERS, "intent")
+    sanitize_fields(message, MAX_IDENTIFIER_CHARACTERS, "category", "project")
     check_count(message.paths, MAX_PATHS, "paths of an intent")
     message.paths[:] = [sanitize_text(path, MAX_TEXT_CHARACTERS) for path in message.paths]
-    if message.stakes not in STAKES:
-        message.stakes = types_pb2.STAKES_UNSPECIFIED
+    clear_unknown_values(message, "stakes")
     if message.HasField("closing"):
         check_instant(message.closing.closed_at)
         check_label(message.closing.decision_id)
-        if message.closing.notes:
-            message.closing.notes = sanitize_text(message.closing.notes, MAX_TEXT_CHARACTERS)
-        if message.closing.outcome not in OUTCOMES:
-            message.closing.outcome = types_pb2.OUTCOME_UNSPECIFIED
+        sanitize_fields(message.closing, MAX_TEXT_CHARACTERS, "notes")
+        clear_unknown_values(message.closing, "outcome")
 
 
 def validate_access(message: access_pb2.GetAccessResponse) -> None:
@@ -218,7 +192,7 @@ def validate_access(message: access_pb2.GetAccessResponse) -> None:
     check_sender(message.agent)
     check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
     check_label(message.version)
-    message.permissions[:] = [each for each in message.permissions if each in PERMISSIONS]
+    drop_unknown_values(message, "permissions")
 
 
 def validate_decisions(
@@ -236,21 +210,16 @@ def validate_decisions(
         if not -ROUNDING_TOLERANCE <= each.distance <= 2 + ROUNDING_TOLERANCE:
             raise InvalidPeerResponse("a distance is out of range")
         check_label(each.origin, MAX_AGENT_CHARACTERS)
-        each.matched_by[:] = [reason for reason in each.matched_by[:MAX_REASONS] if reason in MATCH_REASONS]
+        del each.matched_by[MAX_REASONS:], each.similar_outcomes[MAX_REASONS:]
+        drop_unknown_values(each, "matched_by", "similar_outcomes")
         if not each.HasField("date"):
             raise InvalidPeerResponse("a decision has no date")
         check_instant(each.date)
-        each.title = sanitize_text(each.title, MAX_TITLE_CHARACTERS)
-        if each.notes:
-            each.notes = sanitize_text(each.notes, MAX_TEXT_CHARACTERS)
-        # Enums of proto3 are open: a value of a later contract arrives as a number that means nothing here.
-        if each.outcome not in OUTCOMES:
-            each.outcome = types_pb2.OUTCOME_UNSPECIFIED
-        if each.status not in DECISION_STATUSES:
-            each.status = types_pb2.DECISION_STATUS_UNSPECIFIED
+        sanitize_fields(each, MAX_TITLE_CHARACTERS, "title")
+        sanitize_fields(each, MAX_TEXT_CHARACTERS, "notes")
+        clear_unknown_values(each, "outcome", "status")
         if each.similar_count < 0:
             raise InvalidPeerResponse("a number of similar decisions is negative")
-        each.similar_outcomes[:] = [outcome for outcome in each.similar_outcomes[:MAX_REASONS] if outcome in OUTCOMES]
         if each.HasField("superseded_by"):
             check_identifier(each.superseded_by, "decision's identifier")
 
@@ -262,15 +231,10 @@ def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
         raise InvalidPeerResponse("a confidence is out of range")
     if len(message.tags) > MAX_TAGS or len(message.reasons) > MAX_TAGS:
         raise InvalidPeerResponse("a decision has too many tags or reasons")
-    if message.category:
-        message.category = sanitize_text(message.category, MAX_IDENTIFIER_CHARACTERS)
-    if message.project:
-        message.project = sanitize_text(message.project, MAX_IDENTIFIER_CHARACTERS)
-    message.agent = sanitize_text(message.agent, MAX_IDENTIFIER_CHARACTERS)
+    sanitize_fields(message, MAX_IDENTIFIER_CHARACTERS, "category", "project", "agent")
     message.tags[:] = [sanitize_text(tag, MAX_IDENTIFIER_CHARACTERS) for tag in message.tags]
     message.reasons[:] = [sanitize_text(reason, MAX_IDENTIFIER_CHARACTERS) for reason in message.reasons]
-    if message.stakes not in STAKES:
-        message.stakes = types_pb2.STAKES_UNSPECIFIED
+    clear_unknown_values(message, "stakes")
 
 
 def check_sender(name: str, *, present: bool = True) -> None:
@@ -329,3 +293,31 @@ def sanitize_text(text: str, length: int) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in ALLOWED_CONTROLS else " " for each in text)
+
+
+def sanitize_fields(message: Message, length: int, *names: str) -> None:
+    """Sanitize text fields of a message; absent ones stay absent. Raises InvalidPeerResponse."""
+    for name in names:
+        text = getattr(message, name)
+        if (sanitized := sanitize_text(text, length)) != text:
+            setattr(message, name, sanitized)
+
+
+def clear_unknown_values(message: Message, *names: str) -> None:
+    """Clear enum fields whose values are of a later contract: such a number means nothing here."""
+    for name in names:
+        if getattr(message, name) not in known_values(message, name):
+            setattr(message, name, 0)
+
+
+def drop_unknown_values(message: Message, *names: str) -> None:
+    """Remove values of a later contract from lists of enum values."""
+    for name in names:
+        known, values = known_values(message, name), getattr(message, name)
+        values[:] = [value for value in values if value in known]
+
+
+def known_values(message: Message, name: str) -> Container[int]:
+    kind = message.DESCRIPTOR.fields_by_name[name].enum_type
+    assert kind is not None, f"{name} is an enum"
+    return kind.values_by_number

@@ -32,7 +32,7 @@ from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import BackgroundReader, ErasedRow, IndexRow
+from cstp_grpc.core.decisions.store import ErasedRow, IndexRow
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.platform.config import Settings
@@ -61,7 +61,7 @@ class DecisionParts:
     module: Module
     journal: Journal
     search: DecisionSearch
-    background: BackgroundReader
+    background: SqlBackgroundReader
     tokens: RevisionTokens
 
 

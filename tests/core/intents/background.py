@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.store import NO_BACKGROUND, DecisionBackground, NeededBackground
 
 
 @dataclass
-class KnownBackground:
+class KnownBackground(SqlBackgroundReader):
     """Knows a background, and remembers what it was asked for."""
 
     known: DecisionBackground = NO_BACKGROUND

@@ -14,7 +14,7 @@ from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
-from cstp_grpc.modules.federation.fan_out import LateReplyHandler, start_peer_calls
+from cstp_grpc.modules.federation.fan_out import LateReplyHandler, PendingReplies
 from cstp_grpc.modules.federation.late_answers import MAX_LATE_ANSWERS, LateAnswerForwarder, LateReplyCollector
 from cstp_grpc.modules.federation.peer_transport import PeerCallResult, result_of_answer, unreadable_result
 from tests.modules.federation.client.answers import announcement, replied, similar, violation
@@ -71,7 +71,7 @@ def late_replies(
 
 def announced(late: LateReplyCollector, peers: Sequence[FakePeer]) -> None:
     """Announce to peers, and do not wait for them for long."""
-    start_peer_calls(
+    PendingReplies(
         peers,
         contract_methods()["cstp.announceIntent"],
         request(),

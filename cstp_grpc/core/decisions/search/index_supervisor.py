@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
-from typing import Protocol
 
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.passages import MAX_PASSAGES
@@ -72,26 +71,6 @@ class IndexBehind(Exception):
     """Another process writes the index and has not indexed enough yet."""
 
 
-class IndexUpdater(Protocol):
-    """Brings an index up to date with the journal."""
-
-    @property
-    def builds(self) -> bool:
-        """Whether this process writes the index, so that it is complete after a feeding and may be emptied."""
-
-    def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
-        """Index missing decisions, until `stopping`, and return the number of decisions.
-
-        Raises IndexBehind and IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
-        """
-
-    def skip(self) -> None:
-        """Forget the changes that an index which is not needed yet would get; it is fed from the journal later.
-
-        Raises QueryFailed and Unavailable.
-        """
-
-
 class IndexFeeder:
     """Writes missing changes to an index, and removes them from the change log.
 
@@ -100,6 +79,7 @@ class IndexFeeder:
     """
 
     builds = True
+    """Whether this process writes the index, so that it is complete after a feeding and may be emptied."""
 
     def __init__(self, store: SqlDecisionStore, outbox: SqlChangeLog, model: str) -> None:
         self._store = store
@@ -107,7 +87,10 @@ class IndexFeeder:
         self._model = model
 
     def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
-        """Feed an index until it is complete or `stopping` between batches; raises as `IndexUpdater.feed` says."""
+        """Index missing decisions, until `stopping`, and return the number of decisions.
+
+        Raises IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
+        """
         count = 0
         # Each batch is a query of its own, since a transaction open for the whole feeding would keep the database from
         # cleaning up. Usually nothing has changed, which the newest revision shows faster than an empty batch.
@@ -138,6 +121,10 @@ class IndexFeeder:
         return count
 
     def skip(self) -> None:
+        """Forget the changes that an index which is not needed yet would get; it is fed from the journal later.
+
+        Raises QueryFailed and Unavailable.
+        """
         while taken := self._outbox.peek(BATCH):
             self._outbox.acknowledge([row.seq for row in taken])
 
@@ -157,7 +144,7 @@ class IndexFollower:
         self._model = model
 
     def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:  # noqa: ARG002 - it takes no time
-        """Read the indexed revision. Raises as `IndexUpdater.feed` says."""
+        """Read the indexed revision. Raises as `IndexFeeder.feed` does, and IndexBehind."""
         index.refresh()
         # Decisions that the index lacks are scored exactly. With a full batch of them it is not worth using yet.
         if index.revision < 0 or len(list(islice(self._store.index_rows(self._model, index.revision), BATCH))) == BATCH:
@@ -195,7 +182,7 @@ class IndexSupervisor:
     def __init__(
         self,
         server: ChromaServer,
-        feeder: IndexUpdater,
+        feeder: IndexFeeder | IndexFollower,
         matrix: VectorMatrix,
         model: str,
         dimensions: int,

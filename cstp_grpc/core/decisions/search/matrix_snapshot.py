@@ -151,18 +151,6 @@ class TagColumns:
     def copy(self, kept: Selector, capacity: int) -> TagColumns:
         return TagColumns(copy_rows(self.rows, kept, capacity), copy_rows(self.tags, kept, capacity))
 
-    def with_any_tag(self, tags: Iterable[int], entries: int, rows: int) -> Mask:
-        """Return a mask of the first `rows` rows that have one of the tags, by the first `entries` entries."""
-        mask = np.zeros(rows, np.bool_)
-        mask[self.rows[:entries][np.isin(self.tags[:entries], list(tags))]] = True
-        return mask
-
-    def with_tag(self, tag: int, entries: int, rows: int) -> Mask:
-        """Return a mask of the first `rows` rows that have a tag, by the first `entries` entries."""
-        mask = np.zeros(rows, np.bool_)
-        mask[self.rows[:entries][self.tags[:entries] == tag]] = True
-        return mask
-
 
 def copy_rows(array: NDArray[Any], kept: Selector, capacity: int) -> NDArray[Any]:
     """Return an array of length `capacity` that begins with the kept entries."""
@@ -229,42 +217,6 @@ class PassageRows:
         self.starts[row], self.has_lesson[row] = start, passages.has_lesson
         return start + len(passages.vectors)
 
-    def kept(self, rows: row_vectors.Rows, size: int, end: int, capacity: int) -> tuple[PassageRows, int]:
-        numbers, starts = self.numbers_of(rows, size, end)
-        room, every = max(capacity, 2 * len(numbers)), slice(None)
-        copied, has_lesson = copy_rows(starts, every, capacity), copy_rows(self.has_lesson, rows, capacity)
-        return PassageRows(self.vectors.copy(numbers, room), room, copied, has_lesson), len(numbers)
-
-    def numbers_of(self, rows: row_vectors.Rows, size: int, end: int) -> tuple[row_vectors.Rows, NDArray[np.int64]]:
-        """Return the numbers of the passages of some of `size` rows, and where those of each row begin among them.
-
-        `end` is the number of passages of all `size` rows.
-        """
-        # Each row has one passage, so that rows and passages have the same numbers.
-        if end == size:
-            return rows, np.arange(len(rows))
-        starts = self.starts[rows]
-        # The passages of a row end where those of the next row begin.
-        counts = np.append(self.starts[1:size], end)[rows] - starts
-        firsts = np.cumsum(counts) - counts
-        # The numbers from each start on, one row after the other, without a loop over the rows.
-        return np.repeat(starts - firsts, counts) + np.arange(int(counts.sum())), firsts
-
-    def best_of_each(self, scores: Similarities, size: int) -> Similarities:
-        """Return the best score of each of the first `size` rows; `scores` are those of all their passages."""
-        return scores if len(scores) == size else np.maximum.reduceat(scores, self.starts[:size])
-
-    def best_of(self, rows: row_vectors.Rows, size: int, end: int, query: Vector) -> Similarities:
-        """Return the similarity of the best passage of some of `size` rows, which have `end` passages together."""
-        numbers, firsts = self.numbers_of(rows, size, end)
-        products = self.vectors.products_of(numbers, query)
-        return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
-
-    def take(self, rows: row_vectors.Rows, size: int, end: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return the vectors of the passages of some rows, and where those of each row begin among them."""
-        numbers, firsts = self.numbers_of(rows, size, end)
-        return self.vectors.take(numbers), firsts
-
 
 INITIAL_CAPACITY = 256
 """Initial number of rows with memory. Chosen: small, since growth doubles it and so copies each row twice at most."""
@@ -307,12 +259,45 @@ class MatrixSnapshot:
 
     def similarities(
         self, rows: row_vectors.Rows, query: Vector, scorer: row_vectors.ParallelDotProduct
-    ) -> NDArray[np.float32]:
+    ) -> Similarities:
+        """Return the similarity of the best passage of some rows."""
         if len(rows) < DENSE_SHARE * self.size:
-            return self.passages.best_of(rows, self.size, self.passage_count, query)
-        products = self.passages.vectors.products(self.passage_count, query, scorer)
-        scores = self.passages.best_of_each(products, self.size)
+            return self.best_of(rows, query)
+        scores = self.best_of_each(self.passages.vectors.products(self.passage_count, query, scorer))
         return scores if len(rows) == self.size else scores[rows]
+
+    def best_of(self, rows: row_vectors.Rows, query: Vector) -> Similarities:
+        """Return what `similarities` does by reading the passages of these rows alone."""
+        numbers, firsts = self.passage_numbers(rows)
+        products = self.passages.vectors.products_of(numbers, query)
+        return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
+
+    def best_of_each(self, scores: Similarities) -> Similarities:
+        """Return the best score of each row; `scores` are those of all passages."""
+        return scores if len(scores) == self.size else np.maximum.reduceat(scores, self.passages.starts[: self.size])
+
+    def take(self, rows: row_vectors.Rows) -> tuple[Vectors, NDArray[np.int64]]:
+        """Return the vectors of the passages of some rows, and where those of each row begin among them."""
+        numbers, firsts = self.passage_numbers(rows)
+        return self.passages.vectors.take(numbers), firsts
+
+    def passage_numbers(self, rows: row_vectors.Rows) -> tuple[row_vectors.Rows, NDArray[np.int64]]:
+        """Return the numbers of the passages of some rows, and where those of each row begin among them."""
+        # Each row has one passage, so that rows and passages have the same numbers.
+        if self.passage_count == self.size:
+            return rows, np.arange(len(rows))
+        starts = self.passages.starts[rows]
+        # The passages of a row end where those of the next row begin.
+        counts = np.append(self.passages.starts[1 : self.size], self.passage_count)[rows] - starts
+        firsts = np.cumsum(counts) - counts
+        # The numbers from each start on, one row after the other, without a loop over the rows.
+        return np.repeat(starts - firsts, counts) + np.arange(int(counts.sum())), firsts
+
+    def with_any_tag(self, tags: Iterable[int]) -> Mask:
+        """Return a mask of the rows that have one of the tags."""
+        mask = np.zeros(self.size, np.bool_)
+        mask[self.tags.rows[: self.entries][np.isin(self.tags.tags[: self.entries], list(tags))]] = True
+        return mask
 
 
 class SnapshotBuilder:
@@ -418,7 +403,14 @@ def compact_snapshot(snapshot: MatrixSnapshot) -> MatrixSnapshot:
     new_positions = np.cumsum(alive, dtype=np.int32) - 1
     tags.rows[: len(kept_entries)] = new_positions[tags.rows[: len(kept_entries)]]
     ids = [snapshot.ids[position] for position in kept.tolist()]
-    passages, passage_count = snapshot.passages.kept(kept, snapshot.size, snapshot.passage_count, capacity)
+    numbers, starts = snapshot.passage_numbers(kept)
+    room = max(capacity, 2 * len(numbers))
+    passages = PassageRows(
+        snapshot.passages.vectors.copy(numbers, room),
+        room,
+        copy_rows(starts, slice(None), capacity),
+        copy_rows(snapshot.passages.has_lesson, kept, capacity),
+    )
     return MatrixSnapshot(
         snapshot.columns.copy(kept, capacity),
         passages,
@@ -426,7 +418,7 @@ def compact_snapshot(snapshot: MatrixSnapshot) -> MatrixSnapshot:
         tags,
         ids,
         len(kept),
-        passage_count,
+        len(numbers),
         len(kept_entries),
         0,
         np.ones(capacity, np.bool_),

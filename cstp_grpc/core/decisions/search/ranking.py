@@ -219,10 +219,7 @@ class CandidateRows:
         if query.curve.spread is None:
             return query.curve
         if self._known_curve is None or self._known_curve[0] is not query:
-            snapshot = self._snapshot
-            similarities = snapshot.passages.best_of(
-                self._readable.sample, snapshot.size, snapshot.passage_count, query.vector
-            )
+            similarities = self._snapshot.best_of(self._readable.sample, query.vector)
             self._known_curve = (
                 query,
                 query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS)),
@@ -236,9 +233,8 @@ class CandidateRows:
         snapshot, rows = self._snapshot, self._rows
         if len(rows) < max(MIN_ROWS_TO_ESTIMATE, ESTIMATED_SHARE * snapshot.size):
             return rows
-        passages, count = snapshot.passages, snapshot.passage_count
-        estimates, error = self._scans.estimates(passages.vectors, count, query.vector)
-        evidence = passages.best_of_each(estimates, snapshot.size)
+        estimates, error = self._scans.estimates(snapshot.passages.vectors, snapshot.passage_count, query.vector)
+        evidence = snapshot.best_of_each(estimates)
         if evidence is estimates:
             # Searches that are made together share the estimates.
             evidence = evidence.copy()
@@ -344,10 +340,10 @@ class CandidateRows:
         with_exemplars: bool,
     ) -> list[tuple[int, ScoredDecision]]:
         """Return the rows that `best` may return in their order, by their exact evidence."""
-        snapshot, passages = self._snapshot, self._snapshot.passages
+        snapshot = self._snapshot
         if not len(rows):
             return []
-        vectors, firsts = passages.take(rows, snapshot.size, snapshot.passage_count)
+        vectors, firsts = snapshot.take(rows)
         # In float64 and row by row, so that a score does not depend on which path or batch computed it.
         products = dot_products(vectors.astype(np.float64), query.vector.astype(np.float64)).round(
             relevance.SCORE_DECIMALS
@@ -362,7 +358,7 @@ class CandidateRows:
             evidence = round(similarity + float(added[place]), relevance.SCORE_DECIMALS)
             score = round(curve.score(evidence), relevance.SCORE_DECIMALS)
             coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
-            by_lesson = bool(passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
+            by_lesson = bool(snapshot.passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
             why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)
             date = float(snapshot.columns.dates[row])
             found.append((evidence, row, ScoredDecision(snapshot.ids[row], score, date, similarity, why)))

@@ -171,7 +171,7 @@ class VectorMatrix:
         snapshot = self._snapshot
         live = np.flatnonzero(snapshot.alive[: snapshot.size])
         chosen = live[np.linspace(0, len(live) - 1, min(count, len(live)), dtype=np.intp)]
-        vectors, firsts = snapshot.passages.take(chosen, snapshot.size, snapshot.passage_count)
+        vectors, firsts = snapshot.take(chosen)
         return list(vectors[firsts])
 
     def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
@@ -198,7 +198,7 @@ class VectorMatrix:
     ) -> matrix_snapshot.Mask:
         mask = snapshot.columns.matching(rows, caller, filters, self._interner)
         for tag in filters.tags:
-            mask &= snapshot.tags.with_tag(self._interner.find(tag), snapshot.entries, snapshot.size)[rows]
+            mask &= snapshot.with_any_tag([self._interner.find(tag)])[rows]
         if self._sharing.is_restricted_peer(caller):
             mask &= snapshot.columns.owned_by(rows, caller, self._interner) | self._peer_readable_mask(snapshot, rows)
         return mask
@@ -210,8 +210,7 @@ class VectorMatrix:
         if self._sharing.categories:
             mask &= np.isin(snapshot.columns.categories[rows], list(map(self._interner.find, self._sharing.categories)))
         if self._sharing.tags:
-            tags = [self._interner.find(tag) for tag in self._sharing.tags]
-            mask &= snapshot.tags.with_any_tag(tags, snapshot.entries, snapshot.size)[rows]
+            mask &= snapshot.with_any_tag(map(self._interner.find, self._sharing.tags))[rows]
         return mask
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:
