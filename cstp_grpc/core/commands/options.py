@@ -12,60 +12,46 @@ MAX_NAME_WORDS: Final = 6
 
 VALUE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     program: frozenset(options.split())
-    for programs, options in (
-        (("cstp",), "--agent --agents-file --ca-file --as --comment --config --timeout --token --until"),
-        (("git",), "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env -o --push-option"),
-        (
-            ("kubectl", "oc", "k"),
+    for programs, options in {
+        "cstp": "--agent --agents-file --ca-file --as --comment --config --timeout --token --until",
+        "git": "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env -o --push-option",
+        "kubectl oc k": (
             "-n --namespace --context --kubeconfig --cluster --user -s --server --token -l --selector -o --output -f"
-            " --filename --field-selector --grace-period --timeout --as --as-group -c --container -p --patch --type",
+            " --filename --field-selector --grace-period --timeout --as --as-group -c --container -p --patch --type"
         ),
-        (("helm",), "-n --namespace --kube-context --kubeconfig -f --values --set --version --timeout"),
-        (
-            ("docker", "podman", "docker-compose", "podman-compose"),
+        "helm": "-n --namespace --kube-context --kubeconfig -f --values --set --version --timeout",
+        "docker podman docker-compose podman-compose": (
             "-H --host -c --context --config -l --log-level -f --file -p --project-name --profile --env-file --filter"
-            " --project-directory -t --tag --name --network --format",
+            " --project-directory -t --tag --name --network --format"
         ),
-        (("aws",), "--profile --region --output --query --endpoint-url --color --ca-bundle --cli-input-json"),
-        (("gcloud", "gsutil", "bq"), "--project --account --configuration --format --region --zone --location -o -h"),
-        (("az",), "-g --resource-group -n --name --subscription -o --output --query -s"),
-        (("terraform", "tofu", "terragrunt"), "-target -var -var-file -state -backend-config"),
-        (("pulumi",), "-s --stack -C --cwd"),
-        (("npm", "pnpm", "yarn", "bun"), "-C --prefix --dir --cwd -w --workspace --filter -F --registry --tag --otp"),
-        (("cargo",), "-p --package --manifest-path --target-dir --target --features --color -j --registry --token"),
-        (
-            ("gh", "glab"),
-            "-R --repo -X --method -f -F --field --raw-field -H --header --jq -q --hostname --title --body",
+        "aws": "--profile --region --output --query --endpoint-url --color --ca-bundle --cli-input-json",
+        "gcloud gsutil bq": "--project --account --configuration --format --region --zone --location -o -h",
+        "az": "-g --resource-group -n --name --subscription -o --output --query -s",
+        "terraform tofu terragrunt": "-target -var -var-file -state -backend-config",
+        "pulumi": "-s --stack -C --cwd",
+        "npm pnpm yarn bun": "-C --prefix --dir --cwd -w --workspace --filter -F --registry --tag --otp",
+        "cargo": "-p --package --manifest-path --target-dir --target --features --color -j --registry --token",
+        "gh glab": "-R --repo -X --method -f -F --field --raw-field -H --header --jq -q --hostname --title --body",
+        "systemctl journalctl": "-H --host -M --machine -t -p -n --lines -u --unit",
+        "make gmake ninja": "-C --directory -f --file -j -o -W -I",
+        "ansible ansible-playbook ansible-galaxy": "-i --inventory -l --limit -u -e --extra-vars -t --tags -m -a",
+        "redis-cli valkey-cli": "-h -p -a -n -u -s --user --pass -i -r --tls --cacert --sni",
+        "vercel netlify wrangler firebase heroku fly flyctl railway doctl supabase": (
+            "-a --app --project -P --token -t --cwd --config -c --env -e --scope -s --site --context"
         ),
-        (("systemctl", "journalctl"), "-H --host -M --machine -t -p -n --lines -u --unit"),
-        (("make", "gmake", "ninja"), "-C --directory -f --file -j -o -W -I"),
-        (
-            ("ansible", "ansible-playbook", "ansible-galaxy"),
-            "-i --inventory -l --limit -u -e --extra-vars -t --tags -m -a",
+        "psql pg_dump pg_restore dropdb createdb dropuser vacuumdb": (
+            "-h --host -p --port -U --username -d --dbname -c --command -f --file -v --set -o -L -F -P -T -n -t -j"
         ),
-        (("redis-cli", "valkey-cli"), "-h -p -a -n -u -s --user --pass -i -r --tls --cacert --sni"),
-        (
-            ("vercel", "netlify", "wrangler", "firebase", "heroku", "fly", "flyctl", "railway", "doctl", "supabase"),
-            "-a --app --project -P --token -t --cwd --config -c --env -e --scope -s --site --context",
+        "mysql mariadb mysqldump mysqladmin": "-h --host -P --port -u --user -D --database -e --execute -S --socket",
+        "rclone": "--config --transfers --exclude --include --filter",
+        "rabbitmqctl rabbitmqadmin": "-n -p -H -P -u -V --vhost --node --host --port --username --password",
+        "curl": (
+            "-X --request -H --header -d --data --data-binary --data-raw --data-urlencode --json -u --user -o"
+            " --output -A -e -b -c -m -w --max-time -T -F --form --cacert --retry"
         ),
-        (
-            ("psql", "pg_dump", "pg_restore", "dropdb", "createdb", "dropuser", "vacuumdb"),
-            "-h --host -p --port -U --username -d --dbname -c --command -f --file -v --set -o -L -F -P -T -n -t -j",
-        ),
-        (
-            ("mysql", "mariadb", "mysqldump", "mysqladmin"),
-            "-h --host -P --port -u --user -D --database -e --execute -S --socket",
-        ),
-        (("rclone",), "--config --transfers --exclude --include --filter"),
-        (("rabbitmqctl", "rabbitmqadmin"), "-n -p -H -P -u -V --vhost --node --host --port --username --password"),
-        (
-            ("curl",),
-            "-X --request -H --header -d --data --data-binary --data-raw --data-urlencode --json -u --user -o --output"
-            " -A -e -b -c -m -w --max-time -T -F --form --cacert --retry",
-        ),
-        (("del",), "-erroraction -ea -warningaction -filter -include -exclude -credential -stream"),
-    )
-    for program in programs
+        "del": "-erroraction -ea -warningaction -filter -include -exclude -credential -stream",
+    }.items()
+    for program in programs.split()
 }
 """The options of programs whose value is the next word, as far as they can stand before a sub-command."""
 
@@ -76,40 +62,31 @@ SINGLE_DASH_WORDS: Final = frozenset(
 """Programs whose options of several letters begin with one dash, so that `-force` is not `-f -o -r -c -e`."""
 
 LONG_FLAGS: Final[Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
-    ("rm",): {"-r": ("--recursive",), "-R": ("--recursive",), "-f": ("--force",), "-i": ("--interactive",)},
-    ("chmod",): {"-R": ("--recursive",)},
-    ("chown",): {"-R": ("--recursive",)},
-    ("chgrp",): {"-R": ("--recursive",)},
-    ("cp",): {"-r": ("--recursive",), "-R": ("--recursive",), "-f": ("--force",), "-a": ("--recursive",)},
-    ("git", "push"): {"-f": ("--force",), "-d": ("--delete",), "-n": ("--dry-run",)},
-    ("git", "branch"): {
-        "-d": ("--delete",),
-        "-D": ("--delete", "--force"),
-        "-M": ("--move", "--force"),
-        "-f": ("--force",),
-    },
-    ("git", "clean"): {"-f": ("--force",), "-n": ("--dry-run",)},
-    ("git", "tag"): {"-d": ("--delete",), "-f": ("--force",)},
-    ("git", "checkout"): {"-f": ("--force",), "-B": ("--force-create",)},
-    ("git", "switch"): {"-f": ("--force",), "-C": ("--force-create",)},
-    ("git", "commit"): {"-n": ("--no-verify",)},
-    ("git", "rm"): {"-f": ("--force",), "-n": ("--dry-run",)},
-    ("git", "worktree"): {"-f": ("--force",)},
-    ("docker",): {"-f": ("--force",), "-v": ("--volumes",), "-a": ("--all",)},
-    ("podman",): {"-f": ("--force",), "-v": ("--volumes",), "-a": ("--all",)},
-    ("kubectl",): {"-A": ("--all-namespaces",)},
-    ("rsync",): {"-n": ("--dry-run",)},
-    ("gsutil", "rsync"): {"-n": ("--dry-run",)},
-    **{
-        (name,): {"-n": ("--dry-run",)}
-        for name in ("make", "gmake", "zfs", "rclone", "restic", "borg", "stow", "rename")
-    },
-    ("apt",): {"-s": ("--dry-run",), "-y": ("--yes",)},
-    ("apt-get",): {"-s": ("--dry-run",), "-y": ("--yes",)},
-    ("ansible-playbook",): {"-C": ("--check",)},
-    ("crontab",): {"-r": ("--remove",)},
+    tuple(command.split()): {
+        short: tuple(long.split("+")) for short, _, long in (flag.partition("=") for flag in flags.split())
+    }
+    for commands, flags in {
+        "rm": "-r=--recursive -R=--recursive -f=--force -i=--interactive",
+        "chmod, chown, chgrp": "-R=--recursive",
+        "cp": "-r=--recursive -R=--recursive -f=--force -a=--recursive",
+        "git push": "-f=--force -d=--delete -n=--dry-run",
+        "git branch": "-d=--delete -D=--delete+--force -M=--move+--force -f=--force",
+        "git clean, git rm": "-f=--force -n=--dry-run",
+        "git tag": "-d=--delete -f=--force",
+        "git checkout": "-f=--force -B=--force-create",
+        "git switch": "-f=--force -C=--force-create",
+        "git commit": "-n=--no-verify",
+        "git worktree": "-f=--force",
+        "docker, podman": "-f=--force -v=--volumes -a=--all",
+        "kubectl": "-A=--all-namespaces",
+        "rsync, gsutil rsync, make, gmake, zfs, rclone, restic, borg, stow, rename": "-n=--dry-run",
+        "apt, apt-get": "-s=--dry-run -y=--yes",
+        "ansible-playbook": "-C=--check",
+        "crontab": "-r=--remove",
+    }.items()
+    for command in commands.split(",")
 }
-"""The long names of short flags, by program and sub-command."""
+"""The long names of short flags, by program and sub-command; `+` joins several of one flag."""
 ABBREVIATED: Final[Mapping[str, tuple[str, ...]]] = {
     "rm": ("--recursive", "--force", "--no-preserve-root", "--interactive", "--one-file-system"),
     "chmod": ("--recursive",),

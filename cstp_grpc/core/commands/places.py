@@ -180,11 +180,8 @@ def locate_on_windows(folder: str) -> Place:
         return Place.HOME
     if re.match(r"(?:windows|program files(?: \(x86\))?|programdata)(?:/|$)", inner):
         return Place.SYSTEM
-    return (
-        Place.TEMPORARY
-        if re.match(r"(?:windows/)?te?mp(?:/|$)|users/[^/]+/appdata/local/temp/", inner)
-        else Place.OUTSIDE
-    )
+    is_temporary = re.match(r"(?:windows/)?te?mp(?:/|$)|users/[^/]+/appdata/local/temp/", inner)
+    return Place.TEMPORARY if is_temporary else Place.OUTSIDE
 
 
 def locate_absolute(folder: str) -> set[str]:

@@ -29,6 +29,9 @@ CMDLETS: Final = {
     "wget": "curl", "select-string": "grep", "sls": "grep", "start-process": "start", "saps": "start",
 }  # fmt: skip
 """The programs that cmdlets and their aliases correspond to."""
+NESTED_BLOCKS: Final = frozenset(
+    "script_block script_block_expression sub_expression parenthesized_expression statement_block".split()
+)
 EVALUATORS: Final = frozenset({"iex", "invoke-expression"})
 
 
@@ -119,13 +122,7 @@ class PowerShellReader:
     def _visit_nested(self, node: Node, depth: int) -> None:
         if depth > MAX_TREE_DEPTH:
             self._reader.note(Unresolved.TOO_DEEP)
-        elif node.type in (
-            "script_block",
-            "script_block_expression",
-            "sub_expression",
-            "parenthesized_expression",
-            "statement_block",
-        ):
+        elif node.type in NESTED_BLOCKS:
             self._visit(node, depth)
         else:
             for child in node.named_children:

@@ -39,15 +39,8 @@ SHELL_RUNNERS: Final = frozenset(
 )
 PROCESS_RUNNERS: Final = frozenset(
     {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
-    | {
-        "asyncio.create_subprocess_shell",
-        "asyncio.create_subprocess_exec",
-        "os.execv",
-        "os.execvp",
-        "os.execl",
-        "os.execlp",
-        "os.spawnv",
-    }
+    | {f"asyncio.create_subprocess_{name}" for name in ("shell", "exec")}
+    | {f"os.{name}" for name in ("execv", "execvp", "execl", "execlp", "spawnv")}
 )
 SENDERS: Final = re.compile(
     r"(?:requests|httpx)\.(?:post|put|patch|request)|urllib\.request\.(?:urlopen|Request)|socket\.(?:create_connection|socket)"
@@ -84,9 +77,8 @@ class PythonReader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            self._names[alias.asname or alias.name.partition(".")[0]] = (
-                alias.name if alias.asname else alias.name.partition(".")[0]
-            )
+            root = alias.name.partition(".")[0]
+            self._names[alias.asname or root] = alias.name if alias.asname else root
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
@@ -122,11 +114,8 @@ class PythonReader(ast.NodeVisitor):
             for attribute in ("deletes", "trees", "writes", "reads", "shell_texts", "argument_lists", "sql_texts"):
                 getattr(effects, attribute).extend(getattr(inner, attribute))
         elif name == "open":
-            mode = (
-                arguments[1]
-                if len(arguments) > 1
-                else next((self._text(k.value) for k in node.keywords if k.arg == "mode"), "r")
-            )
+            modes = arguments[1:2] + [self._text(each.value) for each in node.keywords if each.arg == "mode"] + ["r"]
+            mode = modes[0]
             (effects.writes if set(mode) & set("wax+") else effects.reads).append(first)
         elif SENDERS.fullmatch(name):
             effects.sends_out |= not re.search(r"//(?:localhost|127\.)", first)

@@ -71,7 +71,7 @@ class ShellReader(ShellTexts):
             self.commands.note(model.Unresolved.TOO_LARGE)
             return NO_FLOW
         self._nesting += 1
-        before = self.words.use_source(source)
+        before, self.words.source = self.words.source, source
         try:
             flow = self._run(tree.root_node, stdin)
             if tree.root_node.has_error:
@@ -79,7 +79,7 @@ class ShellReader(ShellTexts):
                     self.commands.run(words, (), None, model.Effects())
             return flow
         finally:
-            self.words.use_source(before)
+            self.words.source = before
             self._nesting -= 1
 
     def call_function(self, words: Sequence[str], stdin: Flow | None) -> Flow | None:
@@ -97,11 +97,11 @@ class ShellReader(ShellTexts):
         outer = {key: self.words.variables.get(key) for key in ("@", "*", *map(str, range(1, 10)))}
         self.words.variables.update({str(number): [word] for number, word in enumerate(words[1:10], 1)})
         self.words.variables.update({"@": list(words[1:]), "*": list(words[1:])})
-        before = self.words.use_source(source)
+        before, self.words.source = self.words.source, source
         try:
             return self._enter(name, lambda: self._run(body, stdin))
         finally:
-            self.words.use_source(before)
+            self.words.source = before
             self.words.variables.update({key: value or [] for key, value in outer.items()})
 
     def define_alias(self, name: str, text: str) -> None:
@@ -156,7 +156,7 @@ class ShellReader(ShellTexts):
             body = node.child_by_field_name("body")
             name = node.child_by_field_name("name")
             if body is not None and name is not None:
-                self._functions[self.words.text_of(name)] = (self._source_copy(), body)
+                self._functions[self.words.text_of(name)] = (self.words.source, body)
             return NO_FLOW
         if kind in ("for_statement", "select_statement"):
             return self._run_loop(node, stdin)
@@ -168,11 +168,6 @@ class ShellReader(ShellTexts):
         if kind in ("test_command", "comment", "heredoc_body", "heredoc_end", "variable_name", "unset_command"):
             return self._run_nested_substitutions(node)
         return self._run_children(node, stdin)
-
-    def _source_copy(self) -> bytes:
-        source = self.words.use_source(b"")
-        self.words.use_source(source)
-        return source
 
     def _run_children(self, node: Node, stdin: Flow | None) -> Flow:
         flow = NO_FLOW

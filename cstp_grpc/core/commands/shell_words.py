@@ -81,22 +81,17 @@ RunNode = Callable[["Node", int], Flow]
 
 
 class WordReader:
-    """Evaluates words; `variables` holds the values that the text itself assigns."""
+    """Evaluates words; `variables` holds the values that the text itself assigns, `source` the text."""
 
     def __init__(self, run_substitution: RunNode) -> None:
         self.variables: dict[str, list[str]] = {}
         self.flows: list[Flow] = []
         """The input that the substitutions of the current command pass to it."""
         self._run_substitution = run_substitution
-        self._source = b""
-
-    def use_source(self, source: bytes) -> bytes:
-        """Read words from another text from now on, and return the one before."""
-        before, self._source = self._source, source
-        return before
+        self.source = b""
 
     def text_of(self, node: Node) -> str:
-        return self._source[node.start_byte : node.end_byte].decode(errors="replace")
+        return self.source[node.start_byte : node.end_byte].decode(errors="replace")
 
     def read(self, node: Node, depth: int = 0) -> list[str]:
         """Return the values that a word can have; usually one."""
@@ -144,7 +139,7 @@ class WordReader:
         return join_pieces(pieces)
 
     def _quoted(self, start: int, end: int) -> str:
-        return re.sub(r"\\([\"\\$`\n])", r"\1", self._source[start:end].decode(errors="replace"))
+        return re.sub(r"\\([\"\\$`\n])", r"\1", self.source[start:end].decode(errors="replace"))
 
     def _concatenate(self, node: Node, depth: int) -> list[str]:
         children = node.children
@@ -172,11 +167,7 @@ class WordReader:
             default = [child for child in node.named_children if child not in named]
             if default:
                 return join_pieces([self.read(child, depth + 1) for child in default])
-        if operator == ":?" and name not in KNOWN_VARIABLES:
-            return [f"{UNKNOWN}{name}"]
-        if name in KNOWN_VARIABLES:
-            return [KNOWN_VARIABLES[name]]
-        return [f"{UNKNOWN}{name}"]
+        return [KNOWN_VARIABLES.get(name, f"{UNKNOWN}{name}")]
 
     def _substitute(self, node: Node, depth: int) -> list[str]:
         """Run a substitution, and return its output if that is known."""
@@ -208,17 +199,7 @@ def unescape_word(text: str) -> str:
     return re.sub(r"\\(\n|.)", lambda match: "" if match[1] == "\n" else match[1], text, flags=re.DOTALL)
 
 
-ANSI_ESCAPES: Final = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "e": "\x1b",
-    "E": "\x1b",
-}
+ANSI_ESCAPES: Final = dict(zip("ntrabfveE", "\n\t\r\a\b\f\v\x1b\x1b", strict=True))
 
 
 def decode_ansi(text: str) -> str:

@@ -12,15 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cstp_grpc.core.guardrails.cel_tree import (
-    CelCall,
-    CelComprehension,
-    CelConstant,
-    CelFieldAccess,
-    CelLiteral,
-    CelNode,
-    CelVariable,
-)
+from cstp_grpc.core.guardrails import cel_tree
 from cstp_grpc.core.guardrails.cel_variables import MENTIONS_VARIABLE
 
 MAX_STEPS = 20_000_000
@@ -113,38 +105,38 @@ def measure_sizes(values: Mapping[str, object]) -> VariableSizes:
     return {name: measure_size(value) for name, value in values.items()}
 
 
-def estimate_cost(node: CelNode, scope: VariableSizes, depth: int = 0) -> CostEstimate:
+def estimate_cost(node: cel_tree.CelNode, scope: VariableSizes, depth: int = 0) -> CostEstimate:
     """Estimate the size and cost of a node; a variable missing in `scope` is a scalar. Raises UnknownCost."""
-    if isinstance(node, CelConstant):
+    if isinstance(node, cel_tree.CelConstant):
         return CostEstimate(ValueSize(1, node.characters), 1)
-    if isinstance(node, CelVariable):
+    if isinstance(node, cel_tree.CelVariable):
         return CostEstimate(scope.get(node.name, SCALAR_SIZE), 1)
-    if isinstance(node, CelFieldAccess):
+    if isinstance(node, cel_tree.CelFieldAccess):
         operand = estimate_cost(node.operand, scope, depth)
         return CostEstimate(SCALAR_SIZE if node.is_test else operand.size, operand.steps + 1)
-    if isinstance(node, CelLiteral):
+    if isinstance(node, cel_tree.CelLiteral):
         items = [estimate_cost(item, scope, depth) for item in node.items]
         size = add_sizes([SCALAR_SIZE, *(item.size for item in items)])
         # Items are not copied, but a traversal of the list traverses an item as often as it occurs.
         return CostEstimate(size, sum(item.steps for item in items) + size.total)
-    if isinstance(node, CelCall):
+    if isinstance(node, cel_tree.CelCall):
         arguments = [estimate_cost(argument, scope, depth) for argument in node.arguments]
         made = estimate_call(node, [argument.size for argument in arguments])
         return CostEstimate(made.size, made.steps + sum(argument.steps for argument in arguments) + 1)
     return estimate_comprehension(node, scope, depth)
 
 
-def estimate_comprehension(node: CelComprehension, scope: VariableSizes, depth: int) -> CostEstimate:
+def estimate_comprehension(node: cel_tree.CelComprehension, scope: VariableSizes, depth: int) -> CostEstimate:
     """Estimate the size and cost of a comprehension. Raises UnknownCost."""
     over, initial = estimate_cost(node.over, scope, depth), estimate_cost(node.initial, scope, depth)
     steps = over.steps + initial.steps
-    if isinstance(node.over, CelLiteral) and not node.over.items:
+    if isinstance(node.over, cel_tree.CelLiteral) and not node.over.items:
         # `optMap` and `optFlatMap` expand to a loop over an empty list, only to bind the initial value to a name.
         result = estimate_cost(node.result, {**scope, node.accumulator: initial.size}, depth)
         return CostEstimate(result.size, steps + result.steps)
     # `map` and `filter` collect into a list that starts empty; `all`, `exists` and `exists_one` start with a constant.
-    collects = isinstance(node.initial, CelLiteral) and not node.initial.items
-    if not collects and not isinstance(node.initial, CelConstant):
+    collects = isinstance(node.initial, cel_tree.CelLiteral) and not node.initial.items
+    if not collects and not isinstance(node.initial, cel_tree.CelConstant):
         raise UnknownCost("a comprehension that is not one of CEL's macros")
     count = over.size.values
 
@@ -164,14 +156,15 @@ def estimate_comprehension(node: CelComprehension, scope: VariableSizes, depth: 
     steps += whole.steps + count * empty.steps
     made = SCALAR_SIZE
     if collects:
-        made = add_sizes([SCALAR_SIZE, whole.size, multiply_size(empty.size, count)])
+        others = ValueSize(empty.size.values * count, empty.size.characters * count)
+        made = add_sizes([SCALAR_SIZE, whole.size, others])
         # The engine copies the result for every element it adds: 1 + 2 + … + count elements.
         steps += COPIED_ELEMENT * count * count // 2 + made.total
     result = estimate_cost(node.result, {**scope, node.accumulator: made}, depth)
     return CostEstimate(result.size, steps + result.steps)
 
 
-def estimate_call(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_call(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate the size and cost of a function call. Raises UnknownCost."""
     name = call.function
     total = add_sizes(sizes)
@@ -194,62 +187,60 @@ def estimate_call(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     raise UnknownCost(f"the function {name}")
 
 
-def estimate_search(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_search(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     text, sought = sizes[0].characters, sizes[1].characters
-    if call.arguments[0] == CelVariable(MENTIONS_VARIABLE) and isinstance(call.arguments[1], CelConstant):
+    if call.arguments[0] == cel_tree.CelVariable(MENTIONS_VARIABLE) and isinstance(
+        call.arguments[1], cel_tree.CelConstant
+    ):
         # A search among words that are separated by single spaces compares at each space only.
         return CostEstimate(SCALAR_SIZE, text // WORD_CHARACTERS + sought)
     return CostEstimate(SCALAR_SIZE, text + sought + text * sought // SEARCHED_CHARACTERS)
 
 
-def estimate_match(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_match(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate matching a string against a pattern."""
     text, pattern = sizes[0].characters, sizes[1].characters
     # RE2 takes time in proportion to the text. A pattern in the rule is compiled once, and its author is trusted; one
     # from the inputs is the caller's, and may compile to many states.
-    if isinstance(call.arguments[1], CelConstant):
+    if isinstance(call.arguments[1], cel_tree.CelConstant):
         return CostEstimate(SCALAR_SIZE, text + pattern)
     return CostEstimate(SCALAR_SIZE, (text + PATTERN_CHARACTER) * pattern * PATTERN_CHARACTER + text)
 
 
-def estimate_replacement(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_replacement(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate `replace`; in the worst case every character is replaced."""
     text, sought, replacement = sizes[0].characters, call.arguments[1], sizes[2].characters
-    shortest = max(1, sought.characters) if isinstance(sought, CelConstant) else 1
+    shortest = max(1, sought.characters) if isinstance(sought, cel_tree.CelConstant) else 1
     made = text + (text // shortest + 1) * replacement
     return CostEstimate(ValueSize(1, made), WRITTEN_CHARACTER * made + estimate_search(call, sizes).steps)
 
 
-def estimate_split(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_split(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate `split`; in the worst case every character becomes a string."""
     made = ValueSize(sizes[0].characters + 2, sizes[0].characters)
     return CostEstimate(made, COPIED_ELEMENT * made.values + estimate_search(call, sizes).steps)
 
 
-def estimate_join(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_join(_: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate `join`; the separator is inserted between any two elements."""
     separator = sizes[1].characters if len(sizes) > 1 else 0
     made = sizes[0].characters + sizes[0].values * separator
     return CostEstimate(ValueSize(1, made), made + sizes[0].values)
 
 
-def estimate_format(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_format(_: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     template, arguments = sizes[0], sizes[1]
     made = FORMAT_CHARACTER * template.characters + 8 * arguments.characters + FORMATTED_VALUE * arguments.values
     return CostEstimate(ValueSize(1, made), made)
 
 
-def estimate_related(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_related(_: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate `intents.related`, which is a Python function."""
     return CostEstimate(SCALAR_SIZE, PYTHON_CALL + PYTHON_ELEMENT * sizes[0].values)
 
 
 def add_sizes(sizes: Sequence[ValueSize]) -> ValueSize:
     return ValueSize(sum(size.values for size in sizes), sum(size.characters for size in sizes))
-
-
-def multiply_size(size: ValueSize, times: int) -> ValueSize:
-    return ValueSize(size.values * times, size.characters * times)
 
 
 SCALAR_FUNCTIONS = frozenset(
@@ -270,7 +261,7 @@ COPY_FUNCTIONS = frozenset(
     {"lowerAscii", "upperAscii", "trim", "reverse", "substring", "charAt", "strings.quote", "string", "bytes"}
 )
 """Functions whose output is a string about as large as the input."""
-PRODUCT_COST_FUNCTIONS: Mapping[str, Callable[[CelCall, Sequence[ValueSize]], CostEstimate]] = {
+PRODUCT_COST_FUNCTIONS: Mapping[str, Callable[[cel_tree.CelCall, Sequence[ValueSize]], CostEstimate]] = {
     "contains": estimate_search,
     "indexOf": estimate_search,
     "lastIndexOf": estimate_search,

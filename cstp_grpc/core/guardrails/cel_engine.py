@@ -27,7 +27,7 @@ from cstp_grpc.core.guardrails.cel_cost import (
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
 from cstp_grpc.core.guardrails.cel_variables import STAKES_ORDER
-from cstp_grpc.core.guardrails.fact_readers import COMMAND_TYPE, DESCRIPTORS
+from cstp_grpc.core.guardrails.fact_readers import CODE_READERS, COMMAND_TYPE, DESCRIPTORS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import InputType
 
@@ -44,26 +44,20 @@ ACTION_TYPES = {
 }
 OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence", "action.project", "action.command"})
 AGENT_TYPES = {"agent.id": cel.Type.STRING, "agent.permissions": cel.Type.List(cel.Type.STRING)}
-CODE_NAMES = frozenset(
-    {
-        "code.paths",
-        "code.boundaries.never",
-        "code.boundaries.ask_first",
-        "code.boundaries.always",
-        "code.checks",
-        "code.pitfalls",
-    }
-)
-"""Variables that hold lists of strings."""
-PLAIN_VARIABLES = frozenset(
-    {
-        cel_variables.INTENTS_VARIABLE,
-        cel_variables.NOW_VARIABLE,
-        cel_variables.MENTIONS_VARIABLE,
-        cel_variables.INTENDS_VARIABLE,
-        cel_variables.COMMANDS_VARIABLE,
-    }
-)
+RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
+"""The type of the variable `intents`: seconds since each related intent was announced."""
+HISTORY_ANSWERS = cel.Type.Map(cel.Type.STRING, cel.Type.INT)
+"""The type of the variables that hold the answers about the past by `HistoryQuery.key`."""
+
+PLAIN_VARIABLES: Mapping[str, cel.Type] = {
+    cel_variables.INTENTS_VARIABLE: RELATED_AGES,
+    cel_variables.NOW_VARIABLE: cel.Type.TIMESTAMP,
+    cel_variables.MENTIONS_VARIABLE: cel.Type.STRING,
+    cel_variables.INTENDS_VARIABLE: cel.Type.List(cel.Type.STRING),
+    cel_variables.COMMANDS_VARIABLE: cel.Type.List(cel.Type(COMMAND_TYPE)),
+    **dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS),
+}
+"""Variables whose names have no root in common."""
 STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
 
 INPUT_TYPES = {
@@ -76,21 +70,10 @@ INPUT_TYPES = {
     InputType.DURATION: cel.Type.DURATION,
 }
 TEXT_TYPES = (
-    cel.Type.STRING,
-    cel.Type.BOOL,
-    cel.Type.INT,
-    cel.Type.UINT,
-    cel.Type.DOUBLE,
-    cel.Type.TIMESTAMP,
-    cel.Type.DURATION,
-    cel.Type.DYN,
+    *(cel.Type.STRING, cel.Type.BOOL, cel.Type.INT, cel.Type.UINT, cel.Type.DOUBLE),
+    *(cel.Type.TIMESTAMP, cel.Type.DURATION, cel.Type.DYN),
 )
 """The types of values that a message can hold."""
-
-RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
-"""The type of the variable `intents`: seconds since each related intent was announced."""
-HISTORY_ANSWERS = cel.Type.Map(cel.Type.STRING, cel.Type.INT)
-"""The type of the variables that hold the answers about the past by `HistoryQuery.key`."""
 
 SMALL_SIZE = 25
 """Size of the inputs on which every rule must stay within MAX_STEPS: 25 values and 100 characters. Chosen: a rule that
@@ -274,16 +257,17 @@ class CelEnvironment:
         """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
         self.defer_one = lru_cache(remembered)(self._make_program)
         """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
-        self._known_batch = lru_cache(remembered)(self._compile_batch)
+        self.compile_batch = lru_cache(remembered)(self._compile_batch)
+        """Return several expressions as one program."""
         self._inputs = frozenset(f"context.{name}" for name in types)
-        variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
-        variables |= {cel_variables.NOW_VARIABLE: cel.Type.TIMESTAMP, cel_variables.MENTIONS_VARIABLE: cel.Type.STRING}
+        variables = {
+            **ACTION_TYPES,
+            **AGENT_TYPES,
+            **dict.fromkeys(CODE_READERS, cel.Type.List(cel.Type.STRING)),
+            **PLAIN_VARIABLES,
+        }
         for name, kind in types.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
-        variables[cel_variables.INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
-        variables[cel_variables.INTENTS_VARIABLE] = RELATED_AGES
-        variables[cel_variables.COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
-        variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
         variables |= {cel_variables.PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[cel_variables.presence_variable(name)] = cel.Type.BOOL
@@ -343,9 +327,6 @@ class CelEnvironment:
     def _make_program(self, expression: cel_variables.RuleExpression) -> CelProgram:
         return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
-    def compile_batch(self, expressions: Sequence[cel_variables.RuleExpression]) -> CelPredicateBatch:
-        return self._known_batch(tuple(expressions))
-
     def _compile_batch(self, expressions: tuple[cel_variables.RuleExpression, ...]) -> CelPredicateBatch:
         # The line break ends a comment at the end of the expression, which would hide the parenthesis.
         items = (
@@ -373,13 +354,13 @@ class CelEnvironment:
             raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
 
     def _check_name(self, name: str) -> None:
-        if name in PLAIN_VARIABLES or name in HISTORY_SCOPES:
+        if name in PLAIN_VARIABLES:
             return
         root, _, last = name.partition(".")
         names = {
             "action": ACTION_TYPES.keys(),
             "agent": AGENT_TYPES.keys(),
-            "code": CODE_NAMES,
+            "code": CODE_READERS.keys(),
             "context": self._inputs,
             "parameters": self._constants.keys(),
             "stakes": STAKES_NAMES,

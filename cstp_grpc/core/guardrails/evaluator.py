@@ -5,7 +5,7 @@ A guardrail that cannot be evaluated counts as matched (fail closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
@@ -145,10 +145,6 @@ def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Sever
     )
 
 
-def position_of_match(matched: MatchedRule) -> int:
-    return matched[0].position
-
-
 MAX_KEPT = 256
 """Maximum number of plans and of verdicts that are kept. Chosen: far more than there are combinations of conditions and
 of given inputs in practice; others are made again."""
@@ -239,7 +235,8 @@ class GuardrailEvaluator:
         # category, do not matter: an action must not count as known because it names an undeclared category.
         concerning = self._selector.select_for_agent(action.agent, period)
         reporter = self._reporter_of(concerning)
-        is_informed = self._informs_by_command(action) or reporter.is_informed(action.context)
+        states_read_command = self._reads_commands and action.invocation is not NO_INVOCATION
+        is_informed = states_read_command or reporter.is_informed(action.context)
         if action.is_stated_by_server:
             ignored, is_informed = (), True
         clear = self._clear_verdict_of(concerning, period, assumed, is_informed)
@@ -276,10 +273,6 @@ class GuardrailEvaluator:
         """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
         return self._names.find_given_key(action.context, name)
 
-    def _informs_by_command(self, action: Action) -> bool:
-        """Return whether an action states a command that any guardrail reads."""
-        return self._reads_commands and action.invocation is not NO_INVOCATION
-
     def _resolve(self, action: Action) -> tuple[Action, int, tuple[IgnoredInput, ...]]:
         """Return an action with declared names for other spellings, its size, and the keys that no guardrail knows.
 
@@ -298,17 +291,14 @@ class GuardrailEvaluator:
         if self._categories and action.category:
             declared = self._categories.get(fold_name(action.category))
             if declared is None:
-                ignored = (*self._find_similar_category(action.category), *ignored)
+                closest = self._category_names.describe_unknown(action.category).closest
+                if closest is not None:
+                    shown = cut_line(action.category, MAX_SHOWN_CATEGORY)
+                    ignored = (IgnoredInput(f'category "{shown}"', closest), *ignored)
             elif declared != action.category:
                 # Expressions compare texts exactly, and another spelling must not evade them.
                 action = replace(action, category=declared)
         return action, size, ignored
-
-    def _find_similar_category(self, category: str) -> Iterator[IgnoredInput]:
-        """Yield an undeclared category if it resembles a declared one."""
-        closest = self._category_names.describe_unknown(category).closest
-        if closest is not None:
-            yield IgnoredInput(f'category "{cut_line(category, MAX_SHOWN_CATEGORY)}"', closest)
 
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
@@ -357,7 +347,7 @@ class GuardrailEvaluator:
         """Return a verdict with the guardrails that fired and the inputs that the action leaves unknown."""
         # Groups are evaluated one after another; answers keep the order of the rule set.
         if len(matched) > 1:
-            matched.sort(key=position_of_match)
+            matched.sort(key=lambda each: each[0].position)
         violations: list[Violation] = []
         warnings: list[Violation] = []
         dryrun: list[Violation] = []

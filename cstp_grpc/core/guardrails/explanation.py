@@ -64,7 +64,9 @@ def split_tokens(expression: RuleExpression, tokens: Sequence[CelToken]) -> Cond
     """Take a part of an expression apart, which consists of these tokens of it."""
     while is_parenthesized(tokens):
         tokens = tokens[1:-1]
-    own = ConditionPart(expression.cut(tokens[0].start, end_of(tokens[-1]))) if tokens else ConditionPart(expression)
+    own = ConditionPart(expression)
+    if tokens:
+        own = ConditionPart(expression.cut(tokens[0].start, tokens[-1].start + len(tokens[-1].text)))
     places = find_operators(tokens)
     operator = OR if places[OR] else AND
     if not places[operator]:
@@ -74,10 +76,6 @@ def split_tokens(expression: RuleExpression, tokens: Sequence[CelToken]) -> Cond
     ends = [*places[operator], len(tokens)]
     parts = tuple(split_tokens(expression, tokens[start:end]) for start, end in zip(starts, ends, strict=True))
     return ConditionPart(own.expression, operator, parts)
-
-
-def end_of(token: CelToken) -> int:
-    return token.start + len(token.text)
 
 
 def depths_of(tokens: Sequence[CelToken]) -> Iterator[int]:
@@ -116,17 +114,6 @@ def find_operators(tokens: Sequence[CelToken]) -> Mapping[str, Sequence[int]]:
     return found
 
 
-def combine_values(operator: str, values: Sequence[PartValue]) -> PartValue:
-    """Return the value of parts that an operator connects: either side settles it, whatever the other is.
-
-    As in the CEL language definition, section Logical Operators.
-    """
-    settling = operator == OR
-    if settling in values:
-        return settling
-    return None if None in values else not settling
-
-
 def find_decisive_parts(whole: ConditionPart, values: Mapping[ConditionPart, PartValue]) -> Iterator[ConditionPart]:
     """Yield the parts, of all those with these values that are not taken apart, that decide the value of the whole."""
     if not whole.parts:
@@ -140,10 +127,16 @@ def find_decisive_parts(whole: ConditionPart, values: Mapping[ConditionPart, Par
 
 
 def value_of(part: ConditionPart, values: Mapping[ConditionPart, PartValue]) -> PartValue:
-    """Return the value of a part, given those of the parts that are not taken apart."""
+    """Return the value of a part, given those of the parts that are not taken apart.
+
+    Either side of an operator settles it, whatever the other is (CEL language definition, section Logical Operators).
+    """
     if not part.parts:
         return values[part]
-    return combine_values(part.operator, [value_of(each, values) for each in part.parts])
+    settling, found = part.operator == OR, [value_of(each, values) for each in part.parts]
+    if settling in found:
+        return settling
+    return None if None in found else not settling
 
 
 TIMED_EVALUATIONS: Final = 3

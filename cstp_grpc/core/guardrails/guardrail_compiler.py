@@ -10,7 +10,7 @@ from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, CelPredicateBat
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import CONTEXT_PREFIX, CompiledGuardrail, GuardrailBatch, GuardrailGroup
-from cstp_grpc.core.guardrails.text_templates import CompiledTemplate, compile_template
+from cstp_grpc.core.guardrails.text_templates import CompiledTemplate
 
 
 def find_expired_guardrails(guardrails: Iterable[model.Guardrail], now: datetime) -> list[model.Guardrail]:
@@ -37,7 +37,7 @@ class GuardrailCompiler:
 
     def _compile_batch(self, rules: Sequence[CompiledGuardrail]) -> CelPredicateBatch:
         try:
-            return self._environment.compile_batch([rule.guardrail.when for rule in rules])
+            return self._environment.compile_batch(tuple(rule.guardrail.when for rule in rules))
         except RuleExpressionError:
             # Each alone, for the message about the one that fails.
             for rule in rules:
@@ -66,7 +66,9 @@ class GuardrailCompiler:
         )
 
     def _compile_text(self, template: model.TextTemplate | None) -> CompiledTemplate | None:
-        return None if template is None else compile_template(template, self._environment)
+        if template is None:
+            return None
+        return CompiledTemplate(template, [self._environment.compile_one(part) for part in template.expressions])
 
 
 def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:

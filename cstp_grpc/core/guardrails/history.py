@@ -97,10 +97,8 @@ class HistorySubject:
 
     def find_missing(self, scopes: Iterable[HistoryScope]) -> HistoryScope | None:
         """Return the first of the scopes for which the action has no value, or only a blank one."""
-        return next((scope for scope in scopes if scope is not HistoryScope.AGENT and self._is_blank(scope)), None)
-
-    def _is_blank(self, scope: HistoryScope) -> bool:
-        return not (getattr(self, scope) or "").strip()
+        named = (scope for scope in scopes if scope is not HistoryScope.AGENT)
+        return next((scope for scope in named if not (getattr(self, scope) or "").strip()), None)
 
 
 class HistoryFacts(Protocol):
@@ -133,11 +131,7 @@ class CountedHistory:
     """Answers that were counted beforehand, by the names of queries."""
 
     counts: Mapping[str, int]
-
-    @property
-    def unreadable(self) -> None:
-        """None, since it was read."""
-        return None
+    unreadable: None = field(default=None, init=False)
 
     def count(self, query: HistoryQuery) -> int:
         """Return the answer to a query. Raises InputValueError if it was not counted."""
@@ -164,13 +158,11 @@ class StatedHistory:
 
     subject: HistorySubject
     outcomes: Sequence[PastOutcome] = ()
-
-    @property
-    def unreadable(self) -> None:
-        return None
+    unreadable: None = field(default=None, init=False)
 
     def count(self, query: HistoryQuery) -> int:
-        found = [each for each in self.outcomes if each.age <= query.seconds and self._is_in(each, query.scopes)]
+        recent = [each for each in self.outcomes if each.age <= query.seconds]
+        found = [each for each in recent if all(self._matches(each, scope) for scope in query.scopes)]
         failures = [each.age for each in found if each.outcome is Outcome.FAILURE]
         successes = [each.age for each in found if each.outcome is Outcome.SUCCESS]
         match query.measure:
@@ -184,9 +176,6 @@ class StatedHistory:
                 # Ages: the youngest failure. A success at the same instant does not come after it.
                 last = min(failures, default=float("inf"))
                 return sum(age < last for age in successes)
-
-    def _is_in(self, outcome: PastOutcome, scopes: Iterable[HistoryScope]) -> bool:
-        return all(self._matches(outcome, scope) for scope in scopes)
 
     def _matches(self, outcome: PastOutcome, scope: HistoryScope) -> bool:
         stated, wanted = getattr(outcome, scope), getattr(self.subject, scope)

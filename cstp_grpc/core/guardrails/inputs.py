@@ -82,17 +82,13 @@ def check_context_bounds(context: Mapping[str, Any], field: str = "action.contex
             if depth > MAX_CONTEXT_DEPTH:
                 raise InvalidArgument.field(field, f"is nested deeper than {MAX_CONTEXT_DEPTH} levels")
             values += len(value)
-            pending.extend((item, depth + 1) for item in child_values(value))
+            items = value if isinstance(value, list) else [*value.keys(), *value.values()]
+            pending.extend((item, depth + 1) for item in items)
     if values > MAX_CONTEXT_VALUES:
         raise InvalidArgument.field(field, f"contains more than {MAX_CONTEXT_VALUES} values")
     if characters > MAX_CONTEXT_CHARACTERS:
         raise InvalidArgument.field(field, f"contains more than {MAX_CONTEXT_CHARACTERS} characters of text")
     return values + characters
-
-
-def child_values(value: dict[object, object] | list[object]) -> Iterable[object]:
-    """Return the items of a list, or the keys and values of a map."""
-    return value if isinstance(value, list) else [*value.keys(), *value.values()]
 
 
 def to_bool(value: object) -> bool:
@@ -284,7 +280,8 @@ class InputNames:
             for trigram in trigrams:
                 self._names_by_trigram.setdefault(trigram, []).append(name)
         # Callers send the same keys again and again.
-        self._ignored_input = lru_cache(MAX_CACHED_KEYS)(self._describe_ignored)
+        self.describe_unknown = lru_cache(MAX_CACHED_KEYS)(self._describe_unknown)
+        """Return a key that is not declared, with the declared name that resembles it, if any does."""
 
     def knows_all(self, context: Mapping[str, Any]) -> bool:
         """Return whether every key is the name of a declared input, as it is written."""
@@ -308,11 +305,9 @@ class InputNames:
             elif resolved[name] != value or type(resolved[name]) is not type(value):
                 # Fail closed: which of the two is true cannot be known.
                 resolved[name] = ContradictoryInput(key, name)
-        return context if resolved is None else resolved, tuple(map(self._ignored_input, sorted(ignored)[:MAX_IGNORED]))
-
-    def describe_unknown(self, key: str) -> IgnoredInput:
-        """Return a key that is not declared, with the declared name that resembles it, if any does."""
-        return self._ignored_input(key)
+        return context if resolved is None else resolved, tuple(
+            map(self.describe_unknown, sorted(ignored)[:MAX_IGNORED])
+        )
 
     def find_given_key(self, context: Mapping[str, Any], name: str) -> str | None:
         """Return the key by which a context gives a declared input, or None if it does not."""
@@ -321,7 +316,7 @@ class InputNames:
         found = (key for key, value in context.items() if value is not None and self._canonical.get(key) == name)
         return next(found, None)
 
-    def _describe_ignored(self, key: str) -> IgnoredInput:
+    def _describe_unknown(self, key: str) -> IgnoredInput:
         if len(key) > MAX_KEY_CHARACTERS:
             return IgnoredInput(f"{key[:MAX_KEY_CHARACTERS]}…")
         return IgnoredInput(key, self._find_closest(key))

@@ -64,7 +64,12 @@ def compare_rule_sets(old: model.RuleSet, new: model.RuleSet) -> RuleSetDiff:
         old.version,
         new.version,
         compare_items(rules_by_id(old), rules_by_id(new), describe_guardrail, find_rule_changes),
-        compare_items(old.inputs, new.inputs, describe_input, find_input_changes),
+        compare_items(
+            old.inputs,
+            new.inputs,
+            describe_input,
+            lambda one, other: find_value_changes(describe_input(one), describe_input(other)),
+        ),
     )
 
 
@@ -89,12 +94,15 @@ def rules_by_id(rule_set: model.RuleSet) -> Mapping[str, tuple[model.ParsedRuleb
 def describe_guardrail(item: tuple[model.ParsedRulebook, model.Guardrail]) -> JsonObject:
     """Return the declaration of a guardrail, without the keys that are absent."""
     rulebook, rule = item
+    match, scope = rule.match, rule.scope
     values = {
         "rulebook": rulebook.name,
         "name": rule.name,
         "description": rule.description,
-        "match": describe_match(rule.match),
-        "scope": describe_scope(rule.scope),
+        "match": sort_values(
+            stakes=match.stakes, category=match.categories, agent=match.agents, project=match.projects
+        ),
+        "scope": sort_values(agents=scope.agents, projects=scope.projects),
         "when": rule.when.source or None,
         "severity": rule.severity.value,
         "enforcement": rule.enforcement.value,
@@ -108,14 +116,8 @@ def describe_guardrail(item: tuple[model.ParsedRulebook, model.Guardrail]) -> Js
     return {key: value for key, value in values.items() if value is not None}
 
 
-def describe_match(match: model.RuleMatch) -> JsonObject | None:
-    values = {"stakes": match.stakes, "category": match.categories, "agent": match.agents, "project": match.projects}
-    return {key: sorted(each) for key, each in values.items() if each} or None
-
-
-def describe_scope(scope: model.RuleScope) -> JsonObject | None:
-    """Return the agents and projects that a guardrail applies to, or None for all."""
-    values = {"agents": scope.agents, "projects": scope.projects}
+def sort_values(**values: frozenset[str]) -> JsonObject | None:
+    """Return the sets that restrict a guardrail, in order; None if none does."""
     return {key: sorted(each) for key, each in values.items() if each} or None
 
 
@@ -163,10 +165,6 @@ def expression_text(expression: RuleExpression) -> str:
     for name in expression.presences:
         text = text.replace(f"has.{name} ", f"has({name})")
     return text
-
-
-def find_input_changes(old: model.InputDeclaration, new: model.InputDeclaration) -> tuple[ValueChange, ...]:
-    return find_value_changes(describe_input(old), describe_input(new))
 
 
 def find_value_changes(old: JsonObject, new: JsonObject) -> tuple[ValueChange, ...]:

@@ -82,10 +82,6 @@ class CompiledTemplate:
         return first + "".join(format_value(value) + part for value, part in zip(values, rest, strict=True))
 
 
-def compile_template(template: TextTemplate, environment: CelEnvironment) -> CompiledTemplate:
-    return CompiledTemplate(template, [environment.compile_one(part) for part in template.expressions])
-
-
 def format_value(value: object) -> str:
     if isinstance(value, str):
         text = value
