@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config.settings import ProjectSettings
 from tests.harness import TOKENS, Outcome, settings
@@ -29,7 +29,7 @@ def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
     overrides = case.get("settings", {})
     rulebook = case.get("rulebook", "default")
     if "config_path" not in overrides.get("cstp", {}).get("guardrails", {}):
-        path = default_rulebook_path() if rulebook == "default" else CASES / "rulebooks" / rulebook
+        path = packaged_rulebook_path("default") if rulebook == "default" else CASES / "rulebooks" / rulebook
         guardrails = {**overrides.get("cstp", {}).get("guardrails", {}), "config_path": str(path)}
         overrides = config.deep_merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
     return settings(data_dir, **overrides)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.platform.config import Settings, describe_plain_listeners, load_settings
 from cstp_grpc.platform.config.exposure import ALL_LISTENERS
 from scripts.config_docs import split_pages
@@ -253,7 +253,7 @@ def test_the_document_adds_two_lines_to_the_design_so_that_tokens_announce(home:
 def test_a_rulebook_beside_the_configuration_is_the_one_it_names(home: Path, elsewhere: Path, invoke: Invoke) -> None:
     (elsewhere / "guardrails").mkdir()
     (elsewhere / "guardrails" / "default.yaml").write_text(
-        default_rulebook_path().read_text().replace("default", "ours", 1)
+        packaged_rulebook_path("default").read_text().replace("default", "ours", 1)
     )
     result = invoke("config", "check", "--insecure", "--config", "etc/config.yaml", "--json", env=DESIGN_TOKENS)
     assert json.loads(result.stdout)["rulebook"] == "etc/guardrails/default.yaml"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.harness import running, settings
 from tests.waiting import wait_until
@@ -65,7 +65,7 @@ def test_the_inputs_of_a_server_and_of_files_are_the_same(server: Server, invoke
     shown = server.ok("guardrails", "inputs", agent="reader")
     assert "affectsProduction bool" in " ".join(shown.split())
     assert "default: false, read by no-production-without-review" in " ".join(shown.split())
-    of_files = invoke("guardrails", "inputs", default_rulebook_path(), "--json").stdout
+    of_files = invoke("guardrails", "inputs", packaged_rulebook_path("default"), "--json").stdout
     assert json.loads(of_files) == server.json("guardrails", "inputs")
     assert "mine" not in shown
 
@@ -112,7 +112,7 @@ def test_an_action_is_explained_by_a_server_and_by_files_alike(server: Server, i
 
     of_server = server.json("guardrails", "explain", "params.json")
     result = invoke(
-        "guardrails", "explain", "-", "--rules", default_rulebook_path(), "--json", input=json.dumps(ACTION)
+        "guardrails", "explain", "-", "--rules", packaged_rulebook_path("default"), "--json", input=json.dumps(ACTION)
     )
     of_files = json.loads(result.stdout)
     assert result.exit_code == 0
@@ -126,7 +126,7 @@ def test_an_action_is_explained_by_a_server_and_by_files_alike(server: Server, i
 
 def test_of_many_rules_those_that_do_not_match_are_explained_in_brief(invoke: Invoke, home: Path) -> None:
     (home / "action.json").write_text(json.dumps({"description": "Force-push the branch"}))
-    path = default_rulebook_path().with_name("agent-safety.yaml")
+    path = packaged_rulebook_path("default").with_name("agent-safety.yaml")
     shown = invoke("guardrails", "explain", "action.json", "--rules", path).stdout
     brief = shown.partition("force-push-blocked ")[2].partition("\n\n")[0]
     assert [line.strip() for line in brief.splitlines()[1:]] == ["* context.forcePush  =  false"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_loading import SERVER_LIBRARIES, SETTINGS_LIBRARIES, modules_loaded
 from tests.core.guardrails.rulebooks import content, rule, write
@@ -39,7 +39,7 @@ def rules(home: Path) -> Path:
         ["--stakes", "high", "--confidence", "0.9", "--context", "destroysData=false"],
     ],
 )
-@pytest.mark.parametrize("way", [["--local"], ["--rules", default_rulebook_path()]], ids=["local", "rules"])
+@pytest.mark.parametrize("way", [["--local"], ["--rules", packaged_rulebook_path("default")]], ids=["local", "rules"])
 def test_a_verdict_without_a_server_is_that_of_one(
     way: list[object], options: list[str], server: Server, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

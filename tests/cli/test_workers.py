@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cstp_grpc.cli.process_supervision import PortReservation, PortReservationFailed
 from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.enums import Permission
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from tests.cli.conftest import Invoke, Server, enter_home
 from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.databases import PostgresServer, unique_name
@@ -104,7 +104,7 @@ def check(target: str, token: str = TOKEN) -> Outcome:
 def developer_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path]]:
     """Two workers and two bridges of a developer's server, and the folder that they were started in."""
     folder = tmp_path_factory.mktemp("workers")
-    (folder / "rules.yaml").write_text(default_rulebook_path().read_text())
+    (folder / "rules.yaml").write_text(packaged_rulebook_path("default").read_text())
     sections = {
         "cstp": {"guardrails": {"config_path": "rules.yaml"}},
         "rate_limits": {"methods": {LIMITED: "10/hour"}},
@@ -267,7 +267,7 @@ def test_workers_serve_one_postgresql(home: Path, postgres: PostgresServer) -> N
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
     rules = home / "rules.yaml"
-    rules.write_text(default_rulebook_path().read_text())
+    rules.write_text(packaged_rulebook_path("default").read_text())
     guardrails = {"config_path": "rules.yaml"}
     with serving(home, 2, cstp={"guardrails": guardrails}, serve={"bridge_workers": 1}) as process:
         assert len(children(process, BRIDGE)) == 1

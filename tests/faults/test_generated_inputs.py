@@ -24,7 +24,7 @@ from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action, RuleSet
 from cstp_grpc.core.guardrails.parsing import parse_rulebook
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.modules.intent_layer.node_document import parse_node
 from tests.bench.proc import memory_of
@@ -299,7 +299,7 @@ def judged(source: str) -> str:
 
 def test_rulebooks() -> None:
     generator, outcomes = InputGenerator(SEED), Counter[str]()
-    good = default_rulebook_path().read_text()
+    good = packaged_rulebook_path("default").read_text()
     parts = [
         *good.split("\n"),
         "&a",

@@ -135,11 +135,7 @@ class CommandReader(CommandCollector):
             (word[2:] for word in words if re.match(r"-I.", word)), None
         )
         if placeholder and any(placeholder in word for word in inner):
-            return [
-                filled
-                for word in inner
-                for filled in ([word.replace(placeholder, each) for each in given] if placeholder in word else [word])
-            ]
+            return fill_words(inner, placeholder, given)
         return [*inner, *given]
 
     def _run_shell(self, words: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow:
@@ -340,19 +336,13 @@ class CommandReader(CommandCollector):
                 continue
             rest = list(words[position + 1 :])
             end = next((place for place, each in enumerate(rest) if each in (";", "+", "\\;")), len(rest))
-            self.run(self._fill_found(words, rest[:end]), (), None, model.Effects())
-
-    def _fill_found(self, words: Sequence[str], inner: Sequence[str]) -> list[str]:
-        """Return a command with the paths that `find` finds in the place of `{}`."""
-        if not any("{}" in word for word in inner) and program_name(words[0]) != "fd":
-            return list(inner)
-        paths = list_found(words)
-        filled = [
-            each
-            for word in inner
-            for each in ([word.replace("{}", path) for path in paths] if "{}" in word else [word])
-        ]
-        return filled if any("{}" in word for word in inner) else [*filled, *paths]
+            inner = rest[:end]
+            # The paths that `find` finds stand in the place of `{}`, and those of `fd` also at the end.
+            if any("{}" in word for word in inner):
+                inner = fill_words(inner, "{}", list_found(words))
+            elif program_name(words[0]) == "fd":
+                inner += list_found(words)
+            self.run(inner, (), None, model.Effects())
 
     def _read_git(self, words: Sequence[str]) -> None:
         for text in re.findall(r"\balias\.[\w-]+=!(.+)", "\n".join(words)):
@@ -373,3 +363,11 @@ class CommandReader(CommandCollector):
 def cut_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return words for rules, limited in number and length."""
     return tuple(word[: model.MAX_WORD_CHARACTERS] for word in words[:MAX_LISTED_WORDS])
+
+
+def fill_words(words: Sequence[str], placeholder: str, values: Sequence[str]) -> list[str]:
+    """Return words with values in the place of a placeholder; a word with it is repeated for each value."""
+    filled: list[str] = []
+    for word in words:
+        filled += [word.replace(placeholder, value) for value in values] if placeholder in word else [word]
+    return filled

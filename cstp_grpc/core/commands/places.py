@@ -22,6 +22,10 @@ DEVICES: Final = re.compile(
 )
 HARMLESS_DEVICES: Final = re.compile(r"/dev/(?:null|zero|full|tty|u?random|std(?:in|out|err)|fd/\d+)")
 HOME_FOLDERS: Final = re.compile(r"/(?:home|Users)/[^/]+|/root")
+HOME_CACHES: Final = re.compile(
+    r"~\w*/(?:\.cache|\.npm|\.gradle/caches|\.m2/repository|\.cargo/registry|go/pkg/mod|Library/Caches)(?:/|$)"
+)
+"""Caches below a home folder."""
 BUILD_NAMES: Final = frozenset(
     "node_modules dist build target out bin obj .next .nuxt .output .svelte-kit .turbo .parcel-cache .vite .cache"
     " __pycache__ .pytest_cache .mypy_cache .ruff_cache .tox .nox .venv venv .eggs htmlcov coverage .coverage"
@@ -163,7 +167,7 @@ def locate_path(resolved: str, project: str) -> set[str]:
     if folder == HOME or re.fullmatch(r"~\w*", folder):
         return {Place.HOME}
     if folder.startswith("~"):
-        return {Place.BUILD if is_cache(folder) else Place.OUTSIDE}
+        return {Place.BUILD if HOME_CACHES.match(folder) else Place.OUTSIDE}
     if folder.startswith(UNKNOWN) or re.match(rf"[^/]*{UNKNOWN}", folder):
         # `$DIR/x` may be anywhere; with an empty variable it is in the root.
         return {Place.BUILD if is_build_output(folder) else Place.UNKNOWN}
@@ -211,16 +215,6 @@ def is_build_output(path: str) -> bool:
     if any(part in BUILD_NAMES or part.endswith(".egg-info") or part.startswith("cmake-build") for part in parts):
         return True
     return bool(parts) and bool(BUILD_FILES.search(parts[-1]))
-
-
-def is_cache(path: str) -> bool:
-    """Return whether a path is in a cache below a home folder."""
-    return bool(
-        re.match(
-            r"~\w*/(?:\.cache|\.npm|\.gradle/caches|\.m2/repository|\.cargo/registry|go/pkg/mod|Library/Caches)(?:/|$)",
-            path,
-        )
-    )
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:

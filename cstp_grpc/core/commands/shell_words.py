@@ -24,7 +24,9 @@ one with twice as many, in a step of the parser that cannot be stopped."""
 
 def parse_bounded(parser: Parser, source: bytes) -> Tree | None:
     """Return the syntax tree of a text, or None if it takes too long."""
-    if count_stages(source) > MAX_PIPES:
+    # An upper bound of the stages of the longest pipeline, which may go on behind a line break.
+    joined = re.sub(rb"\|&?\s+", b"|", source)
+    if max(part.count(b"|") for part in re.split(rb"[;\n]", joined)) > MAX_PIPES:
         return None
     end = time.thread_time() + MAX_PARSE_SECONDS
     try:
@@ -37,12 +39,6 @@ def parse_bounded(parser: Parser, source: bytes) -> Tree | None:
     finally:
         # One that was stopped would go on with the former text.
         parser.reset()
-
-
-def count_stages(source: bytes) -> int:
-    """Return an upper bound of the stages of the longest pipeline, which may go on behind a line break."""
-    joined = re.sub(rb"\|&?\s+", b"|", source)
-    return max(part.count(b"|") for part in re.split(rb"[;\n]", joined))
 
 
 MAX_ALTERNATIVES: Final = 20

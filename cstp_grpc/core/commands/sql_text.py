@@ -89,7 +89,7 @@ def read_operations(text: str, dialect: str) -> set[str]:
         r"(?i)\b(?:drop|delete|truncate|update|alter|grant|create|copy|exec|shutdown)\b", text
     ):
         return search_keywords(text)
-    from sqlglot import errors, parse
+    from sqlglot import errors, exp, parse
 
     # It would warn of each statement that it keeps as text, into the output of hooks too.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -99,7 +99,8 @@ def read_operations(text: str, dialect: str) -> set[str]:
         return search_keywords(text)
     found = {operation for each in statements for operation in statement_operations(each)}
     # Statements that sqlglot keeps as unparsed text.
-    return found | (search_keywords(text) if has_unparsed(statements) else set())
+    is_unparsed = any(isinstance(each, exp.Command) for each in statements)
+    return found | (search_keywords(text) if is_unparsed else set())
 
 
 def is_plan(statement: exp.Expr) -> bool:
@@ -109,12 +110,6 @@ def is_plan(statement: exp.Expr) -> bool:
     # `\g` of psql ends a statement, like a semicolon.
     is_run = re.search(r"(?i)\banaly[sz]e\b|\\", statement.sql())
     return (is_explained or isinstance(statement, exp.Describe)) and not is_run
-
-
-def has_unparsed(statements: Sequence[exp.Expr]) -> bool:
-    from sqlglot import exp
-
-    return any(isinstance(each, exp.Command) for each in statements)
 
 
 def search_keywords(text: str) -> set[str]:

@@ -189,9 +189,8 @@ def estimate_call(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEst
 
 def estimate_search(call: cel_tree.CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     text, sought = sizes[0].characters, sizes[1].characters
-    if call.arguments[0] == cel_tree.CelVariable(MENTIONS_VARIABLE) and isinstance(
-        call.arguments[1], cel_tree.CelConstant
-    ):
+    within, term = call.arguments[:2]
+    if within == cel_tree.CelVariable(MENTIONS_VARIABLE) and isinstance(term, cel_tree.CelConstant):
         # A search among words that are separated by single spaces compares at each space only.
         return CostEstimate(SCALAR_SIZE, text // WORD_CHARACTERS + sought)
     return CostEstimate(SCALAR_SIZE, text + sought + text * sought // SEARCHED_CHARACTERS)

@@ -371,7 +371,8 @@ class CelEnvironment:
         hint = f"; did you mean {root}.{close[0]}?" if close else ""
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
-        raise RuleExpressionError(f"there is no {name}{hint or cel_text.list_names(names)}")
+        known = f"; there are {', '.join(sorted(names))}" if names else ""
+        raise RuleExpressionError(f"there is no {name}{hint or known}")
 
 
 def environment_for(

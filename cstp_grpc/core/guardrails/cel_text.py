@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -84,11 +84,6 @@ def find_time_literals(text: str) -> Iterator[str]:
         kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]
         if token.text in TIME_HINTS and kinds == ["(", "string", ")"] and starts_operand(tokens, place):
             yield text[token.start : tokens[place + 3].start + 1]
-
-
-def list_names(names: Collection[str]) -> str:
-    """Return names as the end of a message, or "" without names."""
-    return f"; there are {', '.join(sorted(names))}" if names else ""
 
 
 def value_literal(value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cstp_grpc.contract.enums import Stakes
@@ -81,17 +81,14 @@ class RuleExpression:
         inside = [each for each in self.replaced if start <= each.start and each.end <= end]
         moved = [each._replace(start=each.start - start, end=each.end - start) for each in inside]
         rewritten = self.rewritten[start:end]
-        return RuleExpression(
-            self.source[start:end],
-            replace_parts(rewritten, moved, aligned=False),
-            replace_parts(rewritten, moved, aligned=True),
-            self.values,
-            self.presences,
-            self.history,
-            rewritten,
-            tuple(moved),
-            self.phrases,
-            self.intentions,
+        return replace(
+            self,
+            source=self.source[start:end],
+            text=replace_parts(rewritten, moved, aligned=False),
+            aligned=replace_parts(rewritten, moved, aligned=True),
+            rewritten=rewritten,
+            replaced=tuple(moved),
+            tree=None,
         )
 
 
@@ -151,10 +148,8 @@ class ExpressionScan:
             return position + 5
         if token.text in VARIABLE_ROOTS:
             self._take_variable(position)
-        elif token.text == NOW_VARIABLE:
-            self.values.add(NOW_VARIABLE)
-        elif token.text == COMMANDS_VARIABLE:
-            self.values.add(COMMANDS_VARIABLE)
+        elif token.text in (NOW_VARIABLE, COMMANDS_VARIABLE):
+            self.values.add(token.text)
         elif token.text == INTENTS_VARIABLE:
             check_intents_call(tokens[position + 1 : position + 6])
             self.values.add(INTENTS_VARIABLE)
@@ -197,8 +192,10 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
     while position < len(tokens):
         if tokens[position].kind == "name" and starts_operand(tokens, position):
             position = scan.take_operand(position)
-        elif tokens[position].text in COMMAND_METHODS and is_method_call(tokens, position):
-            position = scan.take_method(position)
+        elif tokens[position].text in COMMAND_METHODS:
+            around = [token.text for token in tokens[max(0, position - 1) : position + 2 : 2]]
+            if around == [".", "("]:
+                position = scan.take_method(position)
         position += 1
     return RuleExpression(
         source,
@@ -214,11 +211,6 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
     )
 
 
-def is_method_call(tokens: Sequence[CelToken], position: int) -> bool:
-    around = [token.text for token in tokens[max(0, position - 1) : position + 2 : 2]]
-    return around == [".", "("]
-
-
 def read_text_arguments(tokens: Sequence[CelToken], position: int) -> tuple[list[str], int]:
     """Return the plain texts between the parentheses behind a name, and the position of the closing one.
 
@@ -227,11 +219,9 @@ def read_text_arguments(tokens: Sequence[CelToken], position: int) -> tuple[list
     texts: list[str] = []
     place = position + 2
     while place < len(tokens) and tokens[place].text != ")":
-        token = tokens[place]
-        # Without prefixes and escapes, so that what is compared is what is written.
-        if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
+        if not is_plain_text(tokens[place]):
             break
-        texts.append(token.text[1:-1])
+        texts.append(tokens[place].text[1:-1])
         place += 2 if tokens[place + 1 : place + 2] and tokens[place + 1].text == "," else 1
     if place >= len(tokens) or tokens[place].text != ")":
         name = tokens[position].text
@@ -282,8 +272,7 @@ def read_text_lists(tokens: Sequence[CelToken], position: int, most: int, hint: 
         for token in rest:
             if token.text == "]" and (lists[-1] or len(lists) > 1):
                 break
-            # Without prefixes and escapes, so that what is compared is what is written.
-            if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
+            if not is_plain_text(token):
                 raise RuleExpressionError(hint)
             lists[-1].append(token.text[1:-1])
             separator = next(rest)
@@ -301,6 +290,12 @@ def read_text_lists(tokens: Sequence[CelToken], position: int, most: int, hint: 
 
 
 QUOTES = ('"""', "'''")
+
+
+def is_plain_text(token: CelToken) -> bool:
+    """Return whether a token is a text without prefixes and escapes, so that what is compared is what is written."""
+    text = token.text
+    return token.kind == "string" and text[0] in "\"'" and "\\" not in text and text[:3] not in QUOTES
 
 
 def replace_parts(text: Sequence[str], replaced: Sequence[ReplacedPart], *, aligned: bool) -> str:

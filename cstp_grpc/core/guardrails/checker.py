@@ -175,18 +175,30 @@ class RuleSnapshot:
 
     async def add_histories(self, actions: Sequence[Action], reader: str) -> Sequence[Action]:
         """Return the actions with their histories for guardrails, as far as `reader` may read them."""
-        if self.evaluator is None or self.history is None:
+        requests = self._make_history_requests(actions, reader)
+        if self.history is None or not requests:
             return actions
-        return await add_histories(self.evaluator, self.history, actions, reader)
+        return join_histories(actions, await self.history.read(requests))
 
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
         """Return the verdict without recording it; may block, to read the history for guardrails.
 
         Raises GuardrailEvalFailed and InvalidArgument.
         """
-        if self.evaluator is not None and self.history is not None:
-            (action,) = add_histories_blocking(self.evaluator, self.history, [action], reader)
+        requests = self._make_history_requests([action], reader)
+        if self.history is not None and requests:
+            (action,) = join_histories([action], self.history.read_blocking(requests))
         return self.judge(action)
+
+    def _make_history_requests(self, actions: Sequence[Action], reader: str) -> Sequence[HistoryRequest]:
+        """Return the questions of guardrails about the past of actions; empty if no guardrail has any."""
+        if self.evaluator is None or not self.evaluator.longest_history:
+            return []
+        requests = [
+            HistoryRequest(action.history_subject, reader, tuple(self.evaluator.find_history_queries(action)))
+            for action in actions
+        ]
+        return requests if any(request.queries for request in requests) else []
 
     def try_to_judge(self, action: Action) -> Verdict | Exception:
         try:
@@ -419,33 +431,6 @@ def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> No
         # Without scopes, for any later query: scopes restrict only the counted outcomes, not those that are read.
         everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
         history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
-
-
-async def add_histories(
-    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
-) -> Sequence[Action]:
-    """Return the actions with the past outcomes that guardrails read; nothing is read if no guardrail reads any."""
-    requests = make_history_requests(evaluator, actions, reader)
-    return join_histories(actions, await history.read(requests)) if requests else actions
-
-
-def add_histories_blocking(
-    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
-) -> Sequence[Action]:
-    requests = make_history_requests(evaluator, actions, reader)
-    return join_histories(actions, history.read_blocking(requests)) if requests else actions
-
-
-def make_history_requests(
-    evaluator: GuardrailEvaluator, actions: Sequence[Action], reader: str
-) -> Sequence[HistoryRequest]:
-    if not evaluator.longest_history:
-        return []
-    requests = [
-        HistoryRequest(action.history_subject, reader, tuple(evaluator.find_history_queries(action)))
-        for action in actions
-    ]
-    return requests if any(request.queries for request in requests) else []
 
 
 def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:

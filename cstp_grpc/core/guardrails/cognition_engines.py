@@ -99,14 +99,19 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
     notes: dict[str, list[str]] = {}
     defaults = find_defaults(rules)
     converter = RuleConverter(types, defaults, notes, report, skips_absent=skips_absent)
-    written = WrittenRulebook(
-        reader.name or identifier_of(PurePath(file).stem) or "converted",
-        reader.version or "1",
-        {name: (kind, defaults.get(name)) for name, kind in types.items()},
-        [converter.convert(rule) for rule in rules],
-        [f"{text}: {', '.join(ids)}" for text, ids in notes.items()],
-    )
-    text = write_rulebook(written, "Converted from guardrails of cognition-engines.")
+    # First, because it fills the notes.
+    guardrails = [line for rule in rules for line in converter.convert(rule)]
+    name = reader.name or identifier_of(PurePath(file).stem) or "converted"
+    lines = [
+        *comment_lines("Converted from guardrails of cognition-engines."),
+        *(line for note, ids in notes.items() for line in comment_lines(f"- {note}: {', '.join(ids)}")),
+        f"apiVersion: {API_VERSION}",
+        f"metadata: {{name: {format_flow_scalar(name)}, version: {quote_text(reader.version or '1')}}}",
+        *input_lines(types, defaults),
+        "guardrails:",
+        *guardrails,
+    ]
+    text = "".join(f"{line}\n" for line in lines)
     check_conversion(text, rules, report)
     if problems:
         raise RulebookError(problems)
@@ -268,30 +273,30 @@ class RuleConverter:
         self._report = report
         self._skips_absent = skips_absent
 
-    def convert(self, rule: CognitionEnginesGuardrail) -> WrittenGuardrail:
-        """Convert a guardrail."""
+    def convert(self, rule: CognitionEnginesGuardrail) -> Iterator[str]:
+        """Yield the lines of a guardrail as a rulebook has it."""
         conditions = [
             dialect.condition_expression(name, comparison, skips_absent=self._skips_absent)
             for name, comparison in rule.conditions
         ]
-        failures = [
+        failed = " || ".join(
             dialect.failure_expression(name, comparison, self._defaults) for name, comparison in rule.requirements
-        ]
-        failed = " || ".join(failures)
+        )
         if failed:
             conditions.append(f"({failed})" if conditions and "||" in failed else failed)
         severity, enforcement = ACTIONS[rule.action]
         self._note_changes(rule)
         name = rule.description or rule.id
-        return WrittenGuardrail(
-            id=rule.id,
-            name=name,
-            when=" && ".join(conditions) or "true",
-            severity=severity,
-            enforcement=enforcement,
-            projects=rule.projects,
-            message=self._convert_message(rule, rule.message or name),
-        )
+        yield f"  - id: {format_scalar(rule.id)}"
+        yield f"    name: {format_scalar(name)}"
+        if rule.projects:
+            yield f"    scope: {{projects: [{', '.join(map(quote_text, rule.projects))}]}}"
+        yield "    when: >-"
+        yield f"      {' && '.join(conditions) or 'true'}"
+        yield f"    severity: {severity}"
+        if enforcement is not Enforcement.ENFORCE:
+            yield f"    enforcement: {enforcement}"
+        yield f"    message: {format_scalar(self._convert_message(rule, rule.message or name))}"
 
     def _note_changes(self, rule: CognitionEnginesGuardrail) -> None:
         if any(name not in dialect.ALWAYS_GIVEN for name, _ in rule.conditions):
@@ -338,62 +343,12 @@ ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that JSON does not escape, but that YAML refuses or reads as a line break."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenGuardrail:
-    """A guardrail to write; `projects` are those that it applies to, empty for all."""
-
-    id: str
-    name: str
-    when: str
-    severity: Severity
-    enforcement: Enforcement
-    projects: Sequence[str]
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRulebook:
-    """A rulebook to write; `inputs` are the types and defaults by name, None for no default."""
-
-    name: str
-    version: str
-    inputs: Mapping[str, tuple[InputType, bool | None]]
-    guardrails: Sequence[WrittenGuardrail]
-    comments: Sequence[str]
-
-
-def write_rulebook(rulebook: WrittenRulebook, title: str) -> str:
-    """Return a rulebook as YAML that people go on with: one line a value, quotes only where they are needed."""
-    return "".join(f"{line}\n" for line in rulebook_lines(rulebook, title))
-
-
-def rulebook_lines(rulebook: WrittenRulebook, title: str) -> Iterator[str]:
-    yield from comment_lines(title)
-    for comment in rulebook.comments:
-        yield from comment_lines(f"- {comment}")
-    yield f"apiVersion: {API_VERSION}"
-    yield f"metadata: {{name: {format_flow_scalar(rulebook.name)}, version: {quote_text(rulebook.version)}}}"
-    if rulebook.inputs:
+def input_lines(types: Mapping[str, InputType], defaults: Mapping[str, bool]) -> Iterator[str]:
+    if types:
         yield "inputs:"
-    for name, (kind, default) in rulebook.inputs.items():
-        described = f", default: {json.dumps(default)}" if default is not None else ""
-        yield f"  {format_flow_scalar(name)}: {{type: {kind}{described}}}"
-    yield "guardrails:"
-    for guardrail in rulebook.guardrails:
-        yield from guardrail_lines(guardrail)
-
-
-def guardrail_lines(guardrail: WrittenGuardrail) -> Iterator[str]:
-    yield f"  - id: {format_scalar(guardrail.id)}"
-    yield f"    name: {format_scalar(guardrail.name)}"
-    if guardrail.projects:
-        yield f"    scope: {{projects: [{', '.join(map(quote_text, guardrail.projects))}]}}"
-    yield "    when: >-"
-    yield f"      {guardrail.when}"
-    yield f"    severity: {guardrail.severity}"
-    if guardrail.enforcement is not Enforcement.ENFORCE:
-        yield f"    enforcement: {guardrail.enforcement}"
-    yield f"    message: {format_scalar(guardrail.message)}"
+    for name, kind in types.items():
+        default = f", default: {json.dumps(defaults[name])}" if name in defaults else ""
+        yield f"  {format_flow_scalar(name)}: {{type: {kind}{default}}}"
 
 
 def comment_lines(text: str) -> Iterator[str]:

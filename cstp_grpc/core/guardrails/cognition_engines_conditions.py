@@ -114,7 +114,7 @@ def check_field(name: str, comparison: Comparison) -> None:
         raise RefusedCondition(
             f"must be compared with one of {', '.join(Stakes)}, by == or !=; nothing else was ever met"
         )
-    if name == "confidence" and not is_confidence(comparison.value):
+    if name == "confidence" and not (isinstance(comparison.value, float) and 0 <= comparison.value <= 1):
         raise RefusedCondition("must be compared with a number from 0 to 1")
     if name in ("category", "description", "project") and comparison.type is not InputType.STRING:
         raise RefusedCondition("must be compared with a text")
@@ -125,10 +125,6 @@ def check_field(name: str, comparison: Comparison) -> None:
     suffixed = SUFFIXED_NAME.fullmatch(name)
     if suffixed:
         raise RefusedCondition(f"may be a name, or {suffixed[1]} with a comparison; write {suffixed[1]}: '< 0.5'")
-
-
-def is_confidence(value: object) -> bool:
-    return isinstance(value, float) and 0 <= value <= 1
 
 
 def variable_name(field: str) -> str:

@@ -61,16 +61,12 @@ def check_method_arguments(name: str, texts: Sequence[str]) -> None:
         if method.values and text not in method.values:
             close = difflib.get_close_matches(text, list(method.values), 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(method.values))}"
-            raise RuleExpressionError(f'{name}("{text}") names no {name_values(name)}; {hint}')
+            noun = "reason" if name == "unresolved" else "kind of path"
+            raise RuleExpressionError(f'{name}("{text}") names no {noun}; {hint}')
         if name == "runs" and re.search(r"\s-", text):
             raise RuleExpressionError(f'runs("{text}") names a flag; ask for it with hasFlag')
         if name == "hasFlag" and not text.startswith("-"):
             raise RuleExpressionError(f'hasFlag("{text}") names no flag; flags begin with a dash')
-
-
-def name_values(name: str) -> str:
-    """Return the noun for the texts that a method takes."""
-    return "reason" if name == "unresolved" else "kind of path"
 
 
 def write_method(name: str, texts: Sequence[str]) -> str:

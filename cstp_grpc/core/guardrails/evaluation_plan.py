@@ -17,28 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement
+from cstp_grpc.core.guardrails import fact_readers, model
 from cstp_grpc.core.guardrails.cel_cost import MAX_STEPS, MAX_TOTAL_STEPS, SHARED_STEPS, measure_size, measure_sizes
 from cstp_grpc.core.guardrails.cel_engine import LARGEST_SIZE, CelEvaluationError, CelPredicateBatch, CelProgram
 from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENDS_VARIABLE, presence_variable
-from cstp_grpc.core.guardrails.fact_readers import (
-    FACT_READERS,
-    LARGE_READERS,
-    ReadVariable,
-    commands_reader,
-    group_history_readers,
-    intentions_reader,
-)
 from cstp_grpc.core.guardrails.history import HistoryQuery
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, ConvertValue, InputValueError, accept_values
-from cstp_grpc.core.guardrails.model import (
-    Action,
-    Guardrail,
-    InputDeclaration,
-    MissingInput,
-    RuleMatch,
-    RuleScope,
-    Violation,
-)
 from cstp_grpc.core.guardrails.text_templates import CompiledTemplate
 
 
@@ -46,8 +30,8 @@ from cstp_grpc.core.guardrails.text_templates import CompiledTemplate
 class GroupConditions:
     """The conditions that the guardrails of a group share."""
 
-    match: RuleMatch
-    scope: RuleScope
+    match: model.RuleMatch
+    scope: model.RuleScope
     expires: datetime | None
 
 
@@ -56,11 +40,11 @@ class GuardrailGroup:
     """Guardrails with the same conditions, each with its position in the rule set."""
 
     conditions: GroupConditions
-    guardrails: Sequence[tuple[int, Guardrail]]
+    guardrails: Sequence[tuple[int, model.Guardrail]]
 
 
-def group_guardrails(guardrails: Sequence[Guardrail]) -> list[GuardrailGroup]:
-    groups: dict[GroupConditions, list[tuple[int, Guardrail]]] = {}
+def group_guardrails(guardrails: Sequence[model.Guardrail]) -> list[GuardrailGroup]:
+    groups: dict[GroupConditions, list[tuple[int, model.Guardrail]]] = {}
     for position, item in enumerate(guardrails):
         if item.enforcement is not Enforcement.DISABLED:
             conditions = GroupConditions(item.match, item.scope, item.expires)
@@ -95,7 +79,7 @@ class RuleSelector:
         """Return the number of guardrails that are not expired, for each period."""
         return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
 
-    def select(self, action: Action, period: int) -> int:
+    def select(self, action: model.Action, period: int) -> int:
         """Return the bits of the groups that an action can concern."""
         selected = self._in_force[period]
         for mask, read, accepts_absent in self._tests:
@@ -141,7 +125,7 @@ def fold_optional(name: str | None) -> str | None:
     return fold_name(name or "") or None
 
 
-ReadText = Callable[[Action], str | None]
+ReadText = Callable[[model.Action], str | None]
 
 GetAccepted: TypeAlias = Callable[[GroupConditions], Collection[str]]
 
@@ -199,20 +183,20 @@ class CompiledGuardrail:
     """
 
     position: int
-    guardrail: Guardrail
+    guardrail: model.Guardrail
     program: CelProgram
-    violation: Violation
-    inputs: Sequence[MissingInput]
+    violation: model.Violation
+    inputs: Sequence[model.MissingInput]
     required: Sequence[str]
     message: CompiledTemplate | None
     suggestion: CompiledTemplate | None
 
-    def lacks_input(self, variable: str | None, action: Action) -> bool:
+    def lacks_input(self, variable: str | None, action: model.Action) -> bool:
         return any(
             variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
         )
 
-    def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
+    def with_missing_inputs(self, violation: model.Violation, action: model.Action) -> model.Violation:
         if not self.inputs:
             return violation
         missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
@@ -227,7 +211,7 @@ class GuardrailBatch:
     selection: CelPredicateBatch
 
 
-MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
+MatchedRule: TypeAlias = tuple[CompiledGuardrail, model.Violation]
 
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
 """The variable of an input, its name in the context, its converted default, and the converter of its values."""
@@ -247,7 +231,7 @@ class EvaluationPlan:
     """
 
     batches: Sequence[GuardrailBatch]
-    readers: Sequence[tuple[str, ReadVariable]]
+    readers: Sequence[tuple[str, fact_readers.ReadVariable]]
     input_readers: Sequence[InputReader]
     presence_tests: Sequence[tuple[str, str, str]]
     large_names: Sequence[str]
@@ -255,7 +239,7 @@ class EvaluationPlan:
     demanding: Sequence[CompiledGuardrail]
     history: Sequence[HistoryQuery]
 
-    def read_variables(self, action: Action) -> tuple[Mapping[str, object], tuple[str, ...]]:
+    def read_variables(self, action: model.Action) -> tuple[Mapping[str, object], tuple[str, ...]]:
         """Return the variables that guardrails read, and the names of the inputs that took their defaults.
 
         Variables that are absent or of a wrong type are left out.
@@ -294,7 +278,7 @@ class EvaluationPlan:
         """Return whether any guardrail may not be evaluated in its batch, for a context and defaults of this size."""
         return size > self.light_size or bool(self.large_names) or bool(self.demanding)
 
-    def find_apart_rules(self, values: Mapping[str, object], action: Action, size: int) -> ApartRules:
+    def find_apart_rules(self, values: Mapping[str, object], action: model.Action, size: int) -> ApartRules:
         """Return the guardrails that cannot be evaluated in a batch; `size` is that of the context and defaults."""
         # Facts that the server looks up: they come on top of the context, whose size is known already.
         for name in self.large_names:
@@ -336,21 +320,22 @@ class EvaluationPlan:
         return {identifier: error or CelEvaluationError(text) for identifier, error in found.items()}
 
 
-def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDeclaration]) -> EvaluationPlan:
+def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, model.InputDeclaration]) -> EvaluationPlan:
     """Return the plan for the guardrails in these batches."""
     rules = [rule for batch in batches for rule in batch.rules]
     expressions = [expression for rule in rules for expression in rule.guardrail.expressions]
     # Sorted, so that the answers of all processes name the assumed inputs in the same order.
     read = sorted({name for expression in expressions for name in expression.values})
     tested = sorted({name for expression in expressions for name in expression.presences})
+    parted = [(name, *name.partition(".")) for name in tested]
     history = sorted({query for expression in expressions for query in expression.history})
     phrases = {phrase for expression in expressions for phrase in expression.phrases}
     intentions = {intention for expression in expressions for intention in expression.intentions}
     readers = {
-        **FACT_READERS,
-        **group_history_readers(history),
-        COMMANDS_VARIABLE: commands_reader(phrases),
-        INTENDS_VARIABLE: intentions_reader(intentions),
+        **fact_readers.FACT_READERS,
+        **fact_readers.group_history_readers(history),
+        COMMANDS_VARIABLE: fact_readers.commands_reader(phrases),
+        INTENDS_VARIABLE: fact_readers.intentions_reader(intentions),
     }
     return EvaluationPlan(
         batches=batches,
@@ -358,26 +343,21 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
         input_readers=[
             input_reader(inputs[name.removeprefix(CONTEXT_PREFIX)]) for name in read if name.startswith(CONTEXT_PREFIX)
         ],
-        presence_tests=[(presence_variable(name), *split_variable(name)) for name in tested],
-        large_names=[name for name in read if name in LARGE_READERS],
+        presence_tests=[(presence_variable(name), root, last) for name, root, _, last in parted],
+        large_names=[name for name in read if name in fact_readers.LARGE_READERS],
         light_size=min((rule.program.light_size for rule in rules), default=LARGEST_SIZE),
         demanding=[rule for rule in rules if rule.required],
         history=history,
     )
 
 
-def input_reader(declared: InputDeclaration) -> InputReader:
+def input_reader(declared: model.InputDeclaration) -> InputReader:
     convert = input_converter(declared)
     default = None if declared.default is None else convert(declared.default)
     return CONTEXT_PREFIX + declared.name, declared.name, default, convert
 
 
-def input_converter(declared: InputDeclaration) -> ConvertValue:
+def input_converter(declared: model.InputDeclaration) -> ConvertValue:
     """Return the function that checks and converts the values of an input."""
     convert = CONVERTERS[declared.type]
     return accept_values(convert, declared.values) if declared.values else convert
-
-
-def split_variable(name: str) -> tuple[str, str]:
-    root, _, rest = name.partition(".")
-    return root, rest

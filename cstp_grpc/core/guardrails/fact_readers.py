@@ -10,14 +10,7 @@ from google.protobuf import descriptor_pool
 
 from cstp_grpc.core.commands.model import NO_INVOCATION, Command
 from cstp_grpc.core.commands.parsing import CommandPhrases, parse_invocation
-from cstp_grpc.core.guardrails.cel_variables import (
-    COMMANDS_VARIABLE,
-    INTENDS_VARIABLE,
-    INTENTS_VARIABLE,
-    MENTIONS_VARIABLE,
-    NOW_VARIABLE,
-    STAKES_ORDER,
-)
+from cstp_grpc.core.guardrails import cel_variables
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
 from cstp_grpc.core.guardrails.inputs import InputValueError, to_number, to_string
 from cstp_grpc.core.guardrails.model import Action, CodeFacts
@@ -122,13 +115,13 @@ def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
 ACTION_READERS: Mapping[str, ReadVariable] = {
     "action.description": lambda action: to_string(action.description),
     "action.category": lambda action: None if action.category is None else to_string(action.category),
-    "action.stakes": lambda action: STAKES_ORDER[action.stakes],
+    "action.stakes": lambda action: cel_variables.STAKES_ORDER[action.stakes],
     "action.confidence": lambda action: None if action.confidence is None else to_number(action.confidence),
     "action.project": lambda action: None if action.project is None else to_string(action.project),
     "agent.id": lambda action: to_string(action.agent),
     "agent.permissions": lambda action: sorted(action.permissions),
     "action.command": lambda action: to_string(action.invocation.command) if action.invocation.command else None,
-    NOW_VARIABLE: read_now,
+    cel_variables.NOW_VARIABLE: read_now,
 }
 
 
@@ -179,8 +172,8 @@ HISTORY_READERS: Mapping[str, ReadVariable] = {
 
 LARGE_READERS: Mapping[str, ReadVariable] = {
     **CODE_READERS,
-    INTENTS_VARIABLE: read_related_ages,
-    MENTIONS_VARIABLE: read_words,
+    cel_variables.INTENTS_VARIABLE: read_related_ages,
+    cel_variables.MENTIONS_VARIABLE: read_words,
 }
 """The readers of values that may be as large as a context, and count as such."""
 
@@ -188,8 +181,8 @@ FACT_READERS: Mapping[str, ReadVariable] = {
     **ACTION_READERS,
     **LARGE_READERS,
     **HISTORY_READERS,
-    COMMANDS_VARIABLE: commands_reader(()),
-    INTENDS_VARIABLE: intentions_reader(()),
+    cel_variables.COMMANDS_VARIABLE: commands_reader(()),
+    cel_variables.INTENDS_VARIABLE: intentions_reader(()),
 }
 """The readers of everything but the inputs."""
 

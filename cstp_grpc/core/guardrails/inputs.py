@@ -305,9 +305,8 @@ class InputNames:
             elif resolved[name] != value or type(resolved[name]) is not type(value):
                 # Fail closed: which of the two is true cannot be known.
                 resolved[name] = ContradictoryInput(key, name)
-        return context if resolved is None else resolved, tuple(
-            map(self.describe_unknown, sorted(ignored)[:MAX_IGNORED])
-        )
+        named = tuple(map(self.describe_unknown, sorted(ignored)[:MAX_IGNORED]))
+        return context if resolved is None else resolved, named
 
     def find_given_key(self, context: Mapping[str, Any], name: str) -> str | None:
         """Return the key by which a context gives a declared input, or None if it does not."""

@@ -104,7 +104,11 @@ class Rulebook:
 
     def _complete(self, action: model.Action) -> model.Action:
         """Return an action with all inputs of guardrails. Raises InvalidArgument if it cannot be evaluated."""
-        problems = [*find_action_problems(action), *self._find_missing_identity(action)]
+        # Why a server would refuse it, but for the size of its context, which is checked where it is read.
+        problems = [
+            *(list(find_wrong_types(action)) or find_wrong_values(action)),
+            *self._find_missing_identity(action),
+        ]
         if problems:
             raise InvalidArgument(
                 "; ".join(f"{each.field}: {each.description}" for each in problems), violations=problems
@@ -137,12 +141,6 @@ def depends_on_agent(rule: model.Guardrail) -> bool:
 
 def reads_variable(rule: model.Guardrail, name: str) -> bool:
     return any(name in expression.values for expression in rule.expressions)
-
-
-def find_action_problems(action: model.Action) -> Iterator[FieldViolation]:
-    """Yield why a server would refuse an action, but for the size of its context, which is checked where it is read."""
-    wrong_types = list(find_wrong_types(action))
-    yield from wrong_types or find_wrong_values(action)
 
 
 def find_wrong_types(action: model.Action) -> Iterator[FieldViolation]:

@@ -11,21 +11,12 @@ from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.contract.enums import Enforcement, Severity
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.core.guardrails import model
+from cstp_grpc.core.guardrails import model, section_parsing
 from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment, environment_for
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpression
 from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds
-from cstp_grpc.core.guardrails.section_parsing import (
-    invalid_value_reason,
-    read_approvers,
-    read_expiry,
-    read_match,
-    read_parameters,
-    read_scope,
-    read_test_action,
-)
 from cstp_grpc.core.guardrails.text_templates import parse_template
 from cstp_grpc.core.guardrails.yaml_document import YamlFields, read_document
 
@@ -114,7 +105,7 @@ class RulebookParser:
         if (given := fields.get("guardrails")) and given.value == [] and not fields.items("extends"):
             fields.report_problem("`guardrails` must contain at least one, or `extends` name rulebooks", "guardrails")
         categories = read_categories(fields)
-        parameters = read_parameters(fields, self._arguments, self.report)
+        parameters = section_parsing.read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
         environment = environment_for(self._types, parameters)
         parsed = model.ParsedRulebook(
@@ -163,7 +154,7 @@ class RulebookParser:
                 check_context_bounds({name: default})
                 (accept_values(convert, values) if values else convert)(default)
             except (InputValueError, InvalidArgument) as error:
-                fields.report_problem(f"the default {invalid_value_reason(error)}", "default")
+                fields.report_problem(f"the default {section_parsing.invalid_value_reason(error)}", "default")
         description = fields.optional_text("description")
         sound = len(self.parsed.problems) == before
         # None makes it known but not type-checked: rules that read it are not reported for a fault of its declaration.
@@ -192,13 +183,13 @@ class RulebookParser:
             suggestion=suggestion,
             description=fields.optional_text("description"),
             line=node.line,
-            match=read_match(fields),
-            scope=read_scope(fields),
+            match=section_parsing.read_match(fields),
+            scope=section_parsing.read_scope(fields),
             enforcement=fields.enum_word("enforcement", Enforcement, Enforcement.ENFORCE),
-            expires=read_expiry(fields),
+            expires=section_parsing.read_expiry(fields),
             owner=fields.optional_text("owner"),
             tags=fields.identifiers("tags"),
-            approvers=read_approvers(fields),
+            approvers=section_parsing.read_approvers(fields),
             message_template=self._template(fields, "message", message, environment),
             suggestion_template=self._template(fields, "suggestion", suggestion, environment),
         )
@@ -238,7 +229,9 @@ class RulebookParser:
         fields = YamlFields(node, where, self.report, *schema.TEST.keys)
         return model.RulebookTest(
             name=fields.text("name"),
-            action=read_test_action(fields.get("action") or YamlNode(node.line, None), where, self.report),
+            action=section_parsing.read_test_action(
+                fields.get("action") or YamlNode(node.line, None), where, self.report
+            ),
             expect=self._expected(fields, "expect"),
             expect_errors=self._expected(fields, "expect_errors"),
             expect_allowed=fields.boolean("expect_allowed"),

@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from cstp_grpc.common.yaml_with_lines import YamlNode
+from cstp_grpc.core.guardrails import rulebook_files
 from cstp_grpc.core.guardrails.inputs import find_spelling_clashes
 from cstp_grpc.core.guardrails.model import InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.core.guardrails.parsing import InheritedParts, RulebookParseResult, RulebookProblem, parse_rulebook
-from cstp_grpc.core.guardrails.rulebook_files import (
-    RULEBOOK_SUFFIXES,
-    RulebookFile,
-    list_rulebook_files,
-    packaged_rulebook_path,
-    read_rulebook_file,
-)
 from cstp_grpc.core.guardrails.rulebook_schema import EXTENSION
 from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, read_document
 
@@ -39,20 +33,24 @@ class Extension:
     line: int
 
 
-def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportProblem) -> list[Extension]:
+def read_extensions(file: rulebook_files.RulebookFile, root: Path, report: ReportProblem) -> list[Extension]:
     """Return the extensions of a rulebook; `root` is the folder that no file may leave."""
-    found = []
-    entries = document.value.get("extends") if isinstance(document.value, dict) else None
+    # Most rulebooks extend none, and need not be parsed to know it. A key in quotes may be written with escapes.
+    may_extend = b"extends" in file.content or b"\\" in file.content
+    # Problems of the document are reported where it is parsed as a rulebook.
+    document = read_document(file.content, ignore_problem) if may_extend else None
+    entries = document.value.get("extends") if document and isinstance(document.value, dict) else None
     if entries is None or entries.value is None:
         return []
     if not isinstance(entries.value, list):
         report(entries.line, "extends", "must be a list of rulebooks")
         return []
+    found = []
     for item in entries.value:
         node = YamlNode(item.line, {"rulebook": item}) if isinstance(item.value, str) else item
         fields = YamlFields(node, "extends", report, *EXTENSION.keys)
         arguments = {name: each.plain for name, each in fields.entries("with").items()}
-        path = locate_rulebook(fields.text("rulebook"), file, root)
+        path = locate_rulebook(fields.text("rulebook"), file.path, root)
         if isinstance(path, Path):
             found.append(Extension(path, arguments, item.line))
         # One that is missing was reported already.
@@ -61,13 +59,18 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
     return found
 
 
+def extended_paths(file: rulebook_files.RulebookFile, root: Path) -> set[Path]:
+    """Return the paths of the rulebooks that a file extends; the loader reports faults."""
+    return {extension.path for extension in read_extensions(file, root, ignore_problem)}
+
+
 def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
     """Return the path of the rulebook that a file names, or the reason why it is invalid."""
     if PACKAGED_NAME.fullmatch(name):
-        path = packaged_rulebook_path(name)
+        path = rulebook_files.packaged_rulebook_path(name)
         return path if path.exists() else f"there is no packaged rulebook {name}; a file ends in .yaml or .yml"
     path = Path(os.path.normpath(file.parent / name))
-    if path.suffix.lower() not in RULEBOOK_SUFFIXES or path.name.startswith("."):
+    if path.suffix.lower() not in rulebook_files.RULEBOOK_SUFFIXES or path.name.startswith("."):
         return f"{name} is not a rulebook: its name must end in .yaml or .yml"
     # Links are followed for the second comparison: they could lead out of the folder, too.
     if not path.is_relative_to(root) or not path.resolve().is_relative_to(root.resolve()):
@@ -89,46 +92,31 @@ def raise_unreadable(path: Path, error: OSError) -> None:  # noqa: ARG001 - the 
 
 def collect_rulebook_files(
     path: Path, report: ReportUnreadable = raise_unreadable, *, accepts_pipe: bool = False
-) -> Sequence[RulebookFile]:
+) -> Sequence[rulebook_files.RulebookFile]:
     """Read a rulebook or a folder of them, with the files that they extend; `path` may be a pipe if `accepts_pipe`.
 
     Files that are missing or invalid are left out, for the loader to report. Raises OSError if the folder cannot be
     read, or a file and `report` raises it.
     """
-    files: dict[Path, RulebookFile] = {}
+    files: dict[Path, rulebook_files.RulebookFile] = {}
     # The files of the folder come first, so that none of them is left out, however many rulebooks they extend.
-    pending = deque(normalize_path(file) for file in list_rulebook_files(path))
+    pending = deque(normalize_path(file) for file in rulebook_files.list_rulebook_files(path))
     pipe = normalize_path(path) if accepts_pipe else None
     most = len(pending) + MAX_EXTENDED
     while pending and len(files) < most:
         name = pending.popleft()
         try:
-            files[name] = read_rulebook_file(name, accepts_pipe=name == pipe)
+            files[name] = rulebook_files.read_rulebook_file(name, accepts_pipe=name == pipe)
         except OSError as error:
             report(name, error)
             continue
-        targets = set(extended_paths(files[name], rulebook_root(path)))
+        targets = extended_paths(files[name], rulebook_root(path))
         pending += [target for target in sorted(targets - files.keys() - set(pending)) if target.is_file()]
     return list(files.values())
 
 
-def extended_paths(file: RulebookFile, root: Path) -> Iterator[Path]:
-    """Yield the paths of the rulebooks that a file extends; the loader reports faults."""
-    if may_extend(file.content):
-        document = read_document(file.content, ignore_problem)
-        if document is not None:
-            for extension in read_extensions(document, file.path, root, ignore_problem):
-                yield extension.path
-
-
-def may_extend(content: bytes) -> bool:
-    """Return whether a rulebook may extend others; most do not, and need not be parsed to know it."""
-    # A key in quotes may be written with escapes.
-    return b"extends" in content or b"\\" in content
-
-
 def ignore_problem(line: int, *reasons: str) -> None:
-    """Report nothing: the parser reads the same again and reports its problems."""
+    """Report nothing: the loader reads the same again and reports its problems."""
 
 
 def normalize_path(path: Path) -> Path:
@@ -146,7 +134,7 @@ class RulebookError(Exception):
 
 def load_rule_set(
     path: Path,
-    files: Sequence[RulebookFile] | None = None,
+    files: Sequence[rulebook_files.RulebookFile] | None = None,
     unreadable: Sequence[RulebookProblem] = (),
     disabled: Collection[str] = (),
 ) -> RuleSet:
@@ -161,14 +149,14 @@ def load_rule_set(
     if not files and not unreadable:
         raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder contains no *.yaml or *.yml")])
     for name in disabled:
-        if not packaged_rulebook_path(name).exists():
+        if not rulebook_files.packaged_rulebook_path(name).exists():
             unreadable = [*unreadable, RulebookProblem(str(path), 1, "disabled_packs", f"there is no pack {name}")]
     return RuleSet(tuple(RulebookLoader(path, files, unreadable, disabled).load()))
 
 
 def read_rulebooks(
     path: Path, *, accepts_pipe: bool = False
-) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
+) -> tuple[Sequence[rulebook_files.RulebookFile], Sequence[RulebookProblem]]:
     """Read a rulebook or a folder with the rulebooks that they extend; return the files, and problems with others.
 
     `path` may be a pipe if `accepts_pipe`, which is for those who read it once.
@@ -201,48 +189,40 @@ class RulebookLoader:
     def __init__(
         self,
         path: Path,
-        files: Sequence[RulebookFile],
+        files: Sequence[rulebook_files.RulebookFile],
         problems: Sequence[RulebookProblem],
         disabled: Collection[str] = (),
     ) -> None:
-        self._disabled = {packaged_rulebook_path(name) for name in disabled}
+        self._disabled = {rulebook_files.packaged_rulebook_path(name) for name in disabled}
         self._root = rulebook_root(path)
         self._files = {normalize_path(file.path): file for file in files}
         # A folder's own files, or the only one; others are there because they are extended.
         self._named = [file for file in self._files if normalize_path(path) in (file, file.parent)]
         self._loaded: dict[Path, LoadedRulebook] = {}
         self._problems = list(problems)
+        self._extensions = {file: self._read_extensions(file) for file in self._files}
 
     def load(self) -> Sequence[ParsedRulebook]:
         """Return the rulebooks in the order in which violations are reported. Raises RulebookError."""
-        extensions = {file: self._read_extensions(file) for file in self._files}
-        extended = {each.path for found in extensions.values() for each in found}
+        extended = {each.path for found in self._extensions.values() for each in found}
         # Files that no other extends; then, for cycles, files that were not reached from them.
         for file in (*(file for file in self._named if file not in extended), *self._named):
             if file not in self._loaded:
-                self._load(file, {}, extensions, ())
+                self._load(file, {}, ())
         loaded = list(self._loaded.values())
-        parsed = [each.parsed for each in loaded]
-        paths = [each.file for each in loaded]
-        problems = self._problems + [problem for one in parsed for problem in one.problems]
+        problems = self._problems + [problem for one in loaded for problem in one.parsed.problems]
         # A verdict names a guardrail by its id alone, and a call has one context for the inputs of all files.
-        problems += find_id_clashes(paths, parsed)
-        problems += find_input_clashes(paths, parsed)
+        problems += find_id_clashes(loaded)
+        problems += find_input_clashes(loaded)
         if problems:
             raise RulebookError(problems)
-        return [one.rulebook for one in parsed if one.rulebook]
+        return [one.parsed.rulebook for one in loaded if one.parsed.rulebook]
 
-    def _load(
-        self,
-        file: Path,
-        arguments: Mapping[str, object],
-        extensions: Mapping[Path, Sequence[Extension]],
-        chain: tuple[Path, ...],
-    ) -> LoadedRulebook:
+    def _load(self, file: Path, arguments: Mapping[str, object], chain: tuple[Path, ...]) -> LoadedRulebook:
         """Load a rulebook after the rulebooks that it extends; `chain` are the files that led to it."""
         bases: dict[Path, LoadedRulebook] = {}
-        for extension in extensions[file]:
-            base = self._load_base(extension, file, extensions, (*chain, file))
+        for extension in self._extensions[file]:
+            base = self._load_base(extension, file, (*chain, file))
             if base is not None:
                 bases |= {each.file: each for each in (*base.extended, base)}
         inherited = InheritedParts(
@@ -255,13 +235,7 @@ class RulebookLoader:
         self._loaded[file] = loaded
         return loaded
 
-    def _load_base(
-        self,
-        extension: Extension,
-        file: Path,
-        extensions: Mapping[Path, Sequence[Extension]],
-        chain: tuple[Path, ...],
-    ) -> LoadedRulebook | None:
+    def _load_base(self, extension: Extension, file: Path, chain: tuple[Path, ...]) -> LoadedRulebook | None:
         """Load the rulebooks that a file extends, or report why that is impossible."""
         known = self._loaded.get(extension.path)
         if extension.path in chain:
@@ -272,22 +246,17 @@ class RulebookLoader:
             # Its guardrails would be there twice, under the same ids.
             reason = f"{extension.path.name} is extended already, with other values for its parameters"
         else:
-            return known or self._load(extension.path, extension.arguments, extensions, chain)
+            return known or self._load(extension.path, extension.arguments, chain)
         self._problems.append(RulebookProblem(str(file), extension.line, "extends", reason))
         return None
 
     def _read_extensions(self, file: Path) -> Sequence[Extension]:
         """Return the extensions of a file, and report the problems with them."""
-        content = self._files[file].content
-        document = read_document(content, ignore_problem) if may_extend(content) else None
-        if document is None:
-            # If it cannot be parsed, that is reported where it is parsed.
-            return ()
 
         def report(line: int, where: str, reason: str) -> None:
             self._problems.append(RulebookProblem(str(file), line, where, reason))
 
-        found = read_extensions(document, file, self._root, report)
+        found = read_extensions(rulebook_files.RulebookFile(file, self._files[file].content), self._root, report)
         return [each for each in found if each.path not in self._disabled]
 
 
@@ -296,27 +265,27 @@ def is_same_json(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def find_id_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+def find_id_clashes(loaded: Sequence[LoadedRulebook]) -> Iterator[RulebookProblem]:
     """Yield a problem for each guardrail id that another file has already."""
     seen: dict[str, str] = {}
-    for file, one in zip(files, parsed, strict=True):
-        for identifier, line in one.ids.items():
+    for one in loaded:
+        for identifier, line in one.parsed.ids.items():
             if identifier in seen:
-                yield RulebookProblem(str(file), line, identifier, f"the id is used already, in {seen[identifier]}")
+                yield RulebookProblem(str(one.file), line, identifier, f"the id is used already, in {seen[identifier]}")
             else:
-                seen[identifier] = f"{file}:{line}"
+                seen[identifier] = f"{one.file}:{line}"
 
 
-def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+def find_input_clashes(loaded: Sequence[LoadedRulebook]) -> Iterator[RulebookProblem]:
     seen: dict[str, tuple[Path, InputDeclaration]] = {}
-    for file, one in zip(files, parsed, strict=True):
-        for name, declared in one.inputs.items():
-            first_file, first = seen.setdefault(name, (file, declared))
+    for one in loaded:
+        for name, declared in one.parsed.inputs.items():
+            first_file, first = seen.setdefault(name, (one.file, declared))
             if input_signature(first) != input_signature(declared):
                 reason = (
                     f"differs from its declaration in {first_file}:{first.line} in type, default, required or values"
                 )
-                yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
+                yield RulebookProblem(str(one.file), declared.line, f"inputs.{name}", reason)
     for name, other in find_spelling_clashes(seen):
         file, declared = seen[name]
         first_file, first = seen[other]

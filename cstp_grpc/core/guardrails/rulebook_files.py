@@ -34,10 +34,6 @@ def packaged_rulebook_path(name: str) -> Path:
     return folder / f"{name}.yaml"
 
 
-def default_rulebook_path() -> Path:
-    return packaged_rulebook_path("default")
-
-
 def list_rulebook_files(path: Path) -> list[Path]:
     """Return a file, or every *.yaml and *.yml in a folder by name, without hidden ones. Raises OSError."""
     if not path.is_dir():

@@ -70,19 +70,15 @@ def read_instant(fields: YamlFields, key: str, hint: str = INSTANT_HINT) -> date
     text = fields.optional_text(key)
     if text is None:
         return None
-    instant = parse_instant(text)
-    if instant is None:
-        fields.report_problem(f"`{key}` {hint}", key)
-    return instant
-
-
-def parse_instant(text: str) -> datetime | None:
     try:
         instant = datetime.fromisoformat(text)
-        # Raises OverflowError in the first hours of the year 1 and the last ones of 9999.
-        return None if instant.tzinfo is None else instant.astimezone(UTC)
+        if instant.tzinfo is not None:
+            # Raises OverflowError in the first hours of the year 1 and the last ones of 9999.
+            return instant.astimezone(UTC)
     except (ValueError, OverflowError):
-        return None
+        pass
+    fields.report_problem(f"`{key}` {hint}", key)
+    return None
 
 
 def read_test_action(node: YamlNode, where: str, report: ReportProblem) -> model.Action:
@@ -134,15 +130,9 @@ def read_code(fields: YamlFields, report: ReportProblem) -> model.CodeFacts:
     boundaries = YamlFields(
         code.get("boundaries") or YamlNode(node.line, {}), fields.where, report, *schema.CODE_BOUNDARIES.keys
     )
-    return model.CodeFacts(
-        paths=code.texts("paths"),
-        never=boundaries.texts("never"),
-        ask_first=boundaries.texts("ask_first"),
-        always=boundaries.texts("always"),
-        checks=code.texts("checks"),
-        pitfalls=code.texts("pitfalls"),
-        unreadable=code.optional_text("unreadable"),
-    )
+    texts = {key: code.texts(key) for key in ("paths", "checks", "pitfalls")}
+    texts |= {key: boundaries.texts(key) for key in schema.CODE_BOUNDARIES.optional}
+    return model.CodeFacts(**texts, unreadable=code.optional_text("unreadable"))
 
 
 def read_intents(fields: YamlFields) -> model.IntentFacts:

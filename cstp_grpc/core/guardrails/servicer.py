@@ -13,17 +13,9 @@ from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.message_mapping import MessageMapper
+from cstp_grpc.core.guardrails import messages
 from cstp_grpc.core.guardrails.checker import GuardrailChecker, batch_check_id
-from cstp_grpc.core.guardrails.messages import (
-    CHECK,
-    claimed_agent_name,
-    explanation_message,
-    guardrail_message,
-    input_message,
-    parse_action,
-    parse_explained_action,
-)
-from cstp_grpc.core.guardrails.model import CheckResult, ParsedRulebook
+from cstp_grpc.core.guardrails.model import ParsedRulebook
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, guardrails_pb2_grpc
@@ -46,13 +38,13 @@ class GuardrailChecks:
             reject_agents(request.scope, request.agents)
         caller = current_caller.get()
         check = await self._checker.judge_and_record(
-            parse_action(request.action, caller),
+            messages.parse_action(request.action, caller),
             caller.agent,
-            claimed_agent_name(request),
+            messages.claimed_agent_name(request),
             caller.request_id,
             caller.reader,
         )
-        return CHECK.encode(check, agent=self._name, check_id=caller.request_id)
+        return messages.CHECK.encode(check, agent=self._name, check_id=caller.request_id)
 
 
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
@@ -85,7 +77,9 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         page = rules.list_guardrails(PageRequest(request.page_size, request.page_token))
         shows_expressions = Permission.ADMIN in current_caller.get().permissions
         return guardrails_pb2.ListGuardrailsResponse(
-            guardrails=[guardrail_message(listed, shows_expressions=shows_expressions) for listed in page.items],
+            guardrails=[
+                messages.guardrail_message(listed, shows_expressions=shows_expressions) for listed in page.items
+            ],
             next_page_token=page.next_token,
             rule_set_version=rules.version,
         )
@@ -96,7 +90,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         rules = self._rules.current.listing
         page = rules.list_inputs(PageRequest(request.page_size, request.page_token))
         return guardrails_pb2.ListInputsResponse(
-            inputs=[input_message(listed) for listed in page.items],
+            inputs=[messages.input_message(listed) for listed in page.items],
             next_page_token=page.next_token,
             rule_set_version=rules.version,
         )
@@ -118,12 +112,12 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     ) -> guardrails_pb2.ExplainGuardrailsResponse:
         caller = current_caller.get()
         explained = await self._explainer.explain(
-            parse_explained_action(request, caller),
+            messages.parse_explained_action(request, caller),
             request.guardrail_ids,
             PageRequest(request.page_size, request.page_token),
             caller.reader,
         )
-        return explanation_message(explained, self._name)
+        return messages.explanation_message(explained, self._name)
 
     async def BatchCheckGuardrails(
         self, request: guardrails_pb2.BatchCheckGuardrailsRequest, context: grpc.ServicerContext
@@ -131,9 +125,9 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         """Evaluate guardrails for several actions."""
         caller = current_caller.get()
         results = await self._checker.judge_and_record_batch(
-            [parse_action(action, caller) for action in request.actions],
+            [messages.parse_action(action, caller) for action in request.actions],
             caller.agent,
-            claimed_agent_name(request),
+            messages.claimed_agent_name(request),
             caller.request_id,
             caller.reader,
             self._run_blocking,
@@ -141,19 +135,13 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         )
         response = guardrails_pb2.BatchCheckGuardrailsResponse()
         for place, result in enumerate(results):
-            write_result(response.results.add(), result, self._name, batch_check_id(caller.request_id, place))
+            message = response.results.add()
+            if isinstance(result, CstpError):
+                message.error.reason, message.error.message = result.reason, result.message
+            else:
+                check_id = batch_check_id(caller.request_id, place)
+                messages.CHECK.write(message.verdict, result, agent=self._name, check_id=check_id)
         return response
-
-
-def write_result(
-    message: guardrails_pb2.BatchCheckResult, result: CheckResult | CstpError, agent: str, check_id: str
-) -> None:
-    """Set a result of a response to the result of one action of a batch."""
-    if isinstance(result, CstpError):
-        message.error.reason = result.reason
-        message.error.message = result.message
-    else:
-        CHECK.write(message.verdict, result, agent=agent, check_id=check_id)
 
 
 RULEBOOK = MessageMapper(

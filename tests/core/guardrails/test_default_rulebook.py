@@ -10,18 +10,18 @@ from cstp_grpc.contract.enums import Severity, Stakes
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action, Verdict
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.named_case import named_case
 
 
 def judge(confidence: float | None = 0.85, **context: Any) -> Verdict:
     action = Action("Deploy authentication service to production", "architecture", Stakes.HIGH, confidence, context)
-    return GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
+    return GuardrailEvaluator(load_rule_set(packaged_rulebook_path("default"))).evaluate(action)
 
 
-PACKAGED = [default_rulebook_path(), default_rulebook_path().with_name("agent-safety.yaml")]
-PACKS = sorted(default_rulebook_path().parent.glob("safety-*.yaml"))
+PACKAGED = [packaged_rulebook_path("default"), packaged_rulebook_path("default").with_name("agent-safety.yaml")]
+PACKS = sorted(packaged_rulebook_path("default").parent.glob("safety-*.yaml"))
 
 
 @pytest.mark.parametrize("path", [*PACKAGED, *PACKS], ids=lambda path: path.stem)
@@ -100,7 +100,7 @@ def test_a_hand_over_to_a_liaison_agent_passes_without_a_warning() -> None:
     }
     action = Action("Hand over from guide to liaison_content: wants a post", "liaison", Stakes.MEDIUM, None, context)
 
-    verdict = GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
+    verdict = GuardrailEvaluator(load_rule_set(packaged_rulebook_path("default"))).evaluate(action)
 
     assert (verdict.allowed, verdict.violations, verdict.warnings) == (True, (), ())
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import Severity
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, write
 from tests.named_case import named_case
 
@@ -300,7 +300,7 @@ def test_the_wheel_carries_the_default_rulebook_to_where_it_is_looked_for() -> N
     with (root / "pyproject.toml").open("rb") as stream:
         included = tomllib.load(stream)["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
-    assert default_rulebook_path() == root / "guardrails" / "default.yaml"
+    assert packaged_rulebook_path("default") == root / "guardrails" / "default.yaml"
     assert included["guardrails"] == "cstp_grpc/core/guardrails/packaged"
 
 
@@ -330,7 +330,7 @@ PIECES = [
 
 @st.composite
 def mangled(draw: st.DrawFn) -> bytes:
-    text = default_rulebook_path().read_text(encoding="utf-8")
+    text = packaged_rulebook_path("default").read_text(encoding="utf-8")
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 40)))

@@ -16,8 +16,8 @@ from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInput
 from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, find_spelling_clashes, name_spellings
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT, UNKNOWN_ACTION, Action, Verdict
 from cstp_grpc.core.guardrails.parsing import parse_rulebook
-from cstp_grpc.core.guardrails.rulebook import find_input_clashes, load_rule_set
-from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
 from tests.core.guardrails.rulebooks import content, rule, rule_set
 from tests.named_case import named_case
 
@@ -56,7 +56,7 @@ def test_snake_case_and_camel_case_are_one_name(context: Mapping[str, Any]) -> N
 
 
 def test_an_obviously_dangerous_action_is_blocked_by_the_default_rulebook() -> None:
-    evaluator = GuardrailEvaluator(load_rule_set(default_rulebook_path()))
+    evaluator = GuardrailEvaluator(load_rule_set(packaged_rulebook_path("default")))
     context = {"affects_production": True, "code_review_completed": False}
 
     assert not evaluator.evaluate(Action("Deploy", context=context)).allowed
@@ -210,9 +210,9 @@ def test_naming_what_no_rule_is_for_makes_no_action_known(action: Mapping[str, A
 def test_names_that_differ_in_their_spelling_only_are_refused() -> None:
     inputs = {"fooBar": {"type": "bool"}, "foo_bar": {"type": "bool"}}
 
-    parsed = parse_rulebook("book.yaml", content([rule("r", "true")], inputs).encode())
-    [problem] = find_input_clashes([Path("book.yaml")], [parsed])
-    assert "inputs.foo_bar: is the same name as fooBar in book.yaml" in str(problem)
+    book = RulebookFile(Path("book.yaml"), content([rule("r", "true")], inputs).encode())
+    with pytest.raises(RulebookError, match=r"inputs\.foo_bar: is the same name as fooBar in book\.yaml"):
+        load_rule_set(book.path, [book])
 
 
 @pytest.mark.parametrize("identifier", ["unknown-action", "undeclared-input"])
