@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.named_case import named_case
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
@@ -65,9 +65,10 @@ def importers(package: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("package", sorted(ONLY))
-def test_a_library_is_behind_few_modules(package: str) -> None:
-    assert importers(package) == ONLY[package]
+def test_a_library_is_behind_few_modules() -> None:
+    for package in sorted(ONLY):
+        with named_case(package):
+            assert importers(package) == ONLY[package]
 
 
 def test_sql_stays_in_the_stores() -> None:

@@ -39,6 +39,7 @@ def files_of_packages(folder: Path) -> set[str]:
     return {f"{package}/{name}" for package in PACKAGES for name in files(folder / package)}
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_the_packages_and_what_they_are_made_of(source: Path) -> None:
     made_of = {f"{folder}/{name}" for folder in ("guardrails", "proto", "third_party") for name in files(ROOT / folder)}
     made_of.add("scripts/package_metadata.py")
@@ -46,6 +47,7 @@ def test_the_source_distribution_is_the_packages_and_what_they_are_made_of(sourc
     assert files(source) == files_of_packages(ROOT) | made_of | beside
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_source_distribution_is_the_packages_without_agents_files(
     source: Path, tmp_path: Path
 ) -> None:

@@ -64,7 +64,12 @@ def test_somebody_must_be_asked(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [pytest.param('"; touch broken; "', marks=pytest.mark.slow), "$(touch broken)", "--help"]
+    "text",
+    [
+        pytest.param('"; touch broken; "', marks=pytest.mark.slow),
+        "$(touch broken)",
+        pytest.param("--help", marks=pytest.mark.slow),
+    ],
 )
 def test_inputs_are_no_scripts_and_no_options(text: str, project: Path) -> None:
     assert run_action("check", project, {"action": text, "rules": "rules.yaml", "context": RISKY})[0] == 3
@@ -73,6 +78,7 @@ def test_inputs_are_no_scripts_and_no_options(text: str, project: Path) -> None:
     assert not (project / "broken").exists()
 
 
+@pytest.mark.slow
 def test_nodes_are_judged(project: Path) -> None:
     assert run_action("context", project)[0] == 0
     (project / "AGENTS.md").write_text("# Shop\n\n## Contracts\n\n- Look at `src/gone.py`.\n")

@@ -84,7 +84,16 @@ class TestResolveContext:
         assert (result.returncode, result.stdout) == (2, "")
 
     @pytest.mark.parametrize(
-        "arguments", [[], ["."], [".", ".", "--nonsense"], ["nowhere", "."], [".", "../x"], [".", b"caf\xe9"]], ids=repr
+        "arguments",
+        [
+            [],
+            [".", "../x"],
+            *(
+                pytest.param(each, marks=pytest.mark.slow)
+                for each in (["."], [".", ".", "--nonsense"], ["nowhere", "."], [".", b"caf\xe9"])
+            ),
+        ],
+        ids=repr,
     )
     def test_errors_end_with_1(self, project: Path, arguments: list[str | bytes]) -> None:
         result = run("resolve_context.sh", *arguments, cwd=project)
@@ -159,7 +168,7 @@ class TestIntegratePitfall:
 
 class TestHelp:
     @pytest.mark.parametrize("script", ["resolve_context.sh", "report_learning.sh", "integrate_pitfall.sh"])
-    @pytest.mark.parametrize("option", ["-h", "--help"])
+    @pytest.mark.parametrize("option", [pytest.param("-h", marks=pytest.mark.slow), "--help"])
     def test_usage_is_printed_and_no_error(self, elsewhere: Path, script: str, option: str) -> None:
         result = run(script, option, cwd=elsewhere)
         assert (result.returncode, result.stderr) == (0, "")
@@ -243,12 +252,14 @@ class TestHook:
         node.write_text("# Broken\n")
         assert self.committed(repository, "--allow-empty").returncode == 0
 
+    @pytest.mark.slow
     def test_a_commit_of_some_files_is_judged_by_what_it_holds(self, repository: Repository) -> None:
         (repository.root / "src/api/AGENTS.md").write_text("# Broken\n")
         (repository.root / "src/api/handlers.ts").write_text("export {}\n")
         assert self.committed(repository, "src/api/handlers.ts").returncode == 0
         assert self.committed(repository, "src/api/AGENTS.md").returncode == 1
 
+    @pytest.mark.slow
     def test_what_a_commit_breaks_elsewhere_counts(self, repository: Repository) -> None:
         shutil.rmtree(repository.root / "src/api")
         result = self.committed(repository)
@@ -271,6 +282,7 @@ class TestHook:
         result = self.committed(repository)
         assert (result.returncode, result.stdout + result.stderr) == (0, "0 nodes checked, nothing found.\n")
 
+    @pytest.mark.slow
     def test_a_branch_without_commits_is_judged_whole(self, repository: Repository) -> None:
         repository.git("checkout", "--quiet", "--orphan", "fresh")
         shutil.rmtree(repository.root / "src/api")
@@ -278,6 +290,7 @@ class TestHook:
         write_tree(repository.root, {"src/api/AGENTS.md": API, "src/api/handlers.ts": ""})
         assert self.committed(repository).returncode == 0
 
+    @pytest.mark.slow
     def test_what_staged_nodes_import_counts_as_it_is_staged(self, repository: Repository) -> None:
         node = repository.root / "src/api/AGENTS.md"
         write_tree(repository.root, {"docs/api.md": "@more/rest.md\n", "docs/more/rest.md": API})
@@ -289,6 +302,7 @@ class TestHook:
         assert result.returncode == 1
         assert "src/api/AGENTS.md:1: error missing-section: " in result.stdout + result.stderr
 
+    @pytest.mark.slow
     def test_how_severe_rules_are_is_taken_as_it_is_staged(self, repository: Repository) -> None:
         (repository.root / "src/api/AGENTS.md").write_text(API.replace("## Contracts", "## Rules"))
         write_tree(repository.root, {".intent-layer/config.yaml": "rules: {missing-section: warning}\n"})
@@ -296,6 +310,7 @@ class TestHook:
         assert result.returncode == 0
         assert "src/api/AGENTS.md:1: warning missing-section: " in result.stdout + result.stderr
 
+    @pytest.mark.slow
     def test_links_and_submodules_are_as_they_are(self, repository: Repository) -> None:
         (repository.root / "CLAUDE.md").symlink_to("AGENTS.md")
         (repository.root / "out").symlink_to("/etc")
@@ -306,6 +321,7 @@ class TestHook:
         assert result.returncode == 0, result.stderr
         assert "nothing found" in result.stdout + result.stderr
 
+    @pytest.mark.slow
     def test_the_hook_runs_from_any_folder_of_the_work_tree(self, repository: Repository) -> None:
         (repository.root / "src/api/AGENTS.md").write_text("# Broken\n")
         git = shutil.which("git")
@@ -315,6 +331,7 @@ class TestHook:
         result = run(Path(git), "commit", "--quiet", "--all", "--message", "x", cwd=folder, **environment)
         assert result.returncode == 1
 
+    @pytest.mark.slow
     def test_the_pre_commit_framework_runs_the_same(self, repository: Repository) -> None:
         hooks = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
         (hook,) = (hook for hook in hooks if hook["id"] == "intent-layer")

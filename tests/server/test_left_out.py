@@ -95,6 +95,7 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
     return set(modules.split()), set(threads.split(","))
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
     unused = ("cstp_grpc.modules.federation", "cstp_grpc.modules.callbacks")
     left_out = (

@@ -148,6 +148,7 @@ def test_everything_else_passes(guarded: Guarded, mode: str) -> None:
         assert "ToolListChangedNotification" in changed
 
 
+@pytest.mark.slow
 def test_a_question_of_the_server_reaches_the_person_and_a_token_of_its_guard_not_the_server(guarded: Guarded) -> None:
     async def answer(_: Any, params: Any) -> mcp_types.ElicitResult:
         assert params.message == "Why?"
@@ -176,7 +177,8 @@ def test_a_person_is_asked_for_an_approval(guarded: Guarded, mode: str, client: 
     assert outcome_of(client, table) == ("success" if approves else None)
 
 
-@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--approvals", "ask")])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--approvals", "ask")])
 def test_without_a_person_what_needs_approval_is_not_called(
     guarded: Guarded, mode: str, options: tuple[str, ...]
 ) -> None:
@@ -247,6 +249,7 @@ def test_the_end_of_the_server_ends_the_command_with_its_code(guarded: Guarded) 
         assert command.wait(SECONDS) == 7
 
 
+@pytest.mark.slow
 def test_the_end_of_the_input_ends_the_server_once_its_calls_are_answered(guarded: Guarded) -> None:
     table = name_table("scratch")
     ended = converse(guarded, INITIALIZE, INITIALIZED, calling("drop_table", table=table))
@@ -264,7 +267,7 @@ def test_a_command_that_cannot_be_started_is_named(guarded: Guarded) -> None:
     assert (ended.returncode, "/nothing/of/the/kind cannot be started" in ended.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_is_passed_on_to_the_server(guarded: Guarded, tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import pathlib, signal, sys\n"
@@ -317,7 +320,7 @@ def test_what_could_be_a_call_and_cannot_be_judged_does_not_reach_the_server(gua
 
 
 @pytest.mark.parametrize(
-    ("options", "passes"), [((), False), (("--on-failure", "allow"), True)], ids=["by default", "allow"]
+    ("options", "passes"), [((), False), pytest.param(("--on-failure", "allow"), True, marks=pytest.mark.slow)]
 )
 def test_a_call_that_cannot_be_judged_reaches_the_server_only_if_that_is_wanted(
     guarded: Guarded, options: Sequence[str], *, passes: bool
@@ -337,6 +340,7 @@ def test_two_calls_under_one_id_are_told_apart(guarded: Guarded) -> None:
     assert answer["error"]["code"] == mcp_types.INVALID_REQUEST
 
 
+@pytest.mark.slow
 def test_rules_may_know_a_tool_by_the_name_that_hosts_give_it(guarded: Guarded) -> None:
     named = {**TOOLS["tools"][0], "tool": "mcp__tables__drop_table"}
     guarded.tools.write_text(yaml.safe_dump({"tools": [named]}))
@@ -346,6 +350,7 @@ def test_rules_may_know_a_tool_by_the_name_that_hosts_give_it(guarded: Guarded) 
         assert (answer == call) is passes, name
 
 
+@pytest.mark.slow
 def test_what_the_server_never_answers_is_abandoned(guarded: Guarded, client: CstpClient) -> None:
     table = name_table("scratch")
     program = "import sys; sys.stdin.readline()"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import types_pb2
@@ -53,7 +54,16 @@ def texts_in(answer: Any) -> Iterator[str]:
                 yield from texts_in(value)
 
 
-@pytest.fixture(params=RECORDINGS)
+QUICK = {"claude-code", "cursor", "opencode"}
+"""Agents that differ most in what they are told, and when, and in whom they can ask. The others are slow."""
+
+
+def marked(agents: Iterable[str]) -> list[ParameterSet]:
+    """Return agents as parameters."""
+    return [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in agents]
+
+
+@pytest.fixture(params=marked(RECORDINGS))
 def agent(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -116,7 +126,7 @@ def test_the_edit_of_a_governed_file_gets_its_contract_and_its_intent_an_end(
         assert intent.closing.outcome == types_pb2.OUTCOME_SUCCESS
 
 
-@pytest.mark.parametrize("agent", [each for each in RECORDINGS if host_of(each).hears_last_message])
+@pytest.mark.parametrize("agent", marked(each for each in RECORDINGS if host_of(each).hears_last_message))
 def test_what_was_learned_is_filed_at_the_end(session: Session, shop: Shop, agent: str) -> None:
     message = LEARNED.replace("Rates", f"For {agent} rates")
     (member,) = LAST_MESSAGES & session.event("stop").keys()

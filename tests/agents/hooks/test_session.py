@@ -72,6 +72,7 @@ def test_the_same_over_grpc(shop: Shop) -> None:
     assert over_grpc["permissionDecision"] == "deny"
 
 
+@pytest.mark.slow
 def test_the_same_without_a_server(tmp_path: Path) -> None:
     config = tmp_path / "cstp.yaml"
     config.write_text(

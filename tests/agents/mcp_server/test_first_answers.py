@@ -117,7 +117,7 @@ def test_a_host_whose_probe_was_late_may_still_initialize(cstp_server: App) -> N
 
 
 @pytest.mark.timeout(SECONDS)
-@pytest.mark.parametrize("beginning", [MODERN, LEGACY[-1]], ids=["modern", "legacy"])
+@pytest.mark.parametrize("beginning", [MODERN, pytest.param(LEGACY[-1], marks=pytest.mark.slow)])
 def test_the_sdk_goes_on_where_the_first_answers_end(beginning: list[Message], cstp_server: App) -> None:
     envelope = {"_meta": ENVELOPE} if beginning is MODERN else {}
     with conversation(cstp_server.target) as say:
@@ -133,20 +133,23 @@ def test_the_sdk_goes_on_where_the_first_answers_end(beginning: list[Message], c
         assert len(by_id[8]["result"]["prompts"]) == 2
 
 
+QUESTIONABLE = [
+    request(1, "initialize", protocolVersion="2025-11-25", capabilities={"roots": 7}, clientInfo=CLIENT),
+    request(1, "server/discover", _meta={f"{PREFIX}protocolVersion": MODERN_VERSION}),
+    {"jsonrpc": "2.0", "id": 1, "method": ["initialize"]},
+]
+OTHERS = [
+    request(1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}),
+    request(1, "initialize", protocolVersion=["2025-11-25"], capabilities={}, clientInfo=CLIENT),
+    request(1, "server/discover", _meta={**ENVELOPE, f"{PREFIX}protocolVersion": "1900-01-01"}),
+    request(1, "tools/list"),
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": []},
+]
+
+
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize(
-    "message",
-    [
-        request(1, "initialize", protocolVersion="2025-11-25", capabilities={"roots": 7}, clientInfo=CLIENT),
-        request(1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}),
-        request(1, "initialize", protocolVersion=["2025-11-25"], capabilities={}, clientInfo=CLIENT),
-        request(1, "server/discover", _meta={f"{PREFIX}protocolVersion": MODERN_VERSION}),
-        request(1, "server/discover", _meta={**ENVELOPE, f"{PREFIX}protocolVersion": "1900-01-01"}),
-        request(1, "tools/list"),
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": []},
-        {"jsonrpc": "2.0", "id": 1, "method": ["initialize"]},
-    ],
-    ids=lambda message: json.dumps(message)[24:90],
+    "message", [*QUESTIONABLE, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)], ids=str
 )
 def test_what_is_not_certainly_right_is_left_to_the_sdk(message: Message, cstp_server: App) -> None:
     with conversation(cstp_server.target) as say:
