@@ -97,24 +97,25 @@ class CommandCollector(ABC):
     def add(self, command: model.Command, effects: model.Effects) -> None:
         """Add a command with its effects."""
         if len(self.found) >= model.MAX_COMMANDS:
-            if model.Unresolved.TOO_LARGE not in self.found[-1].unresolved:
-                self.found[-1] = replace(
-                    self.found[-1], unresolved=self.found[-1].unresolved | {model.Unresolved.TOO_LARGE}
-                )
+            last = self.found[-1]
+            self.found[-1] = replace(last, unresolved=last.unresolved | {model.Unresolved.TOO_LARGE})
             return
-        is_harmless = command.is_dry_run
+        if command.is_dry_run:
+            effects = model.Effects(
+                reads=effects.reads, unresolved=effects.unresolved, is_recursive=effects.is_recursive
+            )
         self.found.append(
             replace(
                 command,
                 text=command.text[: model.MAX_WORD_CHARACTERS],
                 directory=self.directory,
-                deletes=frozenset() if is_harmless else frozenset(effects.deletes),
-                writes=frozenset() if is_harmless else frozenset(effects.writes),
+                deletes=frozenset(effects.deletes),
+                writes=frozenset(effects.writes),
                 reads=frozenset(effects.reads),
                 is_recursive=effects.is_recursive,
-                sql=frozenset() if is_harmless else frozenset(effects.sql),
+                sql=frozenset(effects.sql),
                 unresolved=frozenset(effects.unresolved),
-                sends_out=effects.sends_out and not is_harmless,
+                sends_out=effects.sends_out,
                 is_privileged=self.is_privileged,
                 is_remote=self.is_remote,
             )

@@ -193,14 +193,11 @@ def collect_http(arguments: Sequence[str], split: SplitArguments, scene: Scene, 
     has_target = [word for word in split.operands if not LOCAL_HOSTS.search(word)]
     for position, word in enumerate(arguments):
         following = arguments[position + 1] if position + 1 < len(arguments) else ""
-        if UPLOAD_FLAGS.match(word) or re.match(r"-[dFT]\S", word):
-            value = (
-                word.partition("=")[2]
-                if word.startswith("--") and "=" in word
-                else word[2:]
-                if re.match(r"-[dFT]\S", word)
-                else following
-            )
+        is_joined = bool(re.match(r"-[dFT]\S", word))
+        if UPLOAD_FLAGS.match(word) or is_joined:
+            value = word[2:] if is_joined else following
+            if word.startswith("--") and "=" in word:
+                value = word.partition("=")[2]
             effects.sends_out |= bool(has_target)
             if word.startswith(("-T", "--upload-file", "--post-file", "--body-file", "-infile")):
                 effects.reads |= scene.kinds(value)

@@ -33,9 +33,8 @@ def run_alias(reader: CommandCollector, words: Sequence[str], _: Flow | None, __
 
 def run_eval(reader: CommandCollector, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
     text = " ".join(words[1:])
-    unknown = [flow for flow in reader.shell.words.flows if flow.literal is None]
     if UNKNOWN in text.lstrip()[:1]:
-        if unknown and all(flow.source == "settings" for flow in unknown):
+        if loads_settings(reader):
             return Flow()
         effects.unresolved.add(reader.substituted_reason() or Unresolved.EVALUATED)
         reader.add(Command("eval", text=" ".join(words)), effects)
@@ -43,13 +42,18 @@ def run_eval(reader: CommandCollector, words: Sequence[str], stdin: Flow | None,
     return reader.shell.read(text, stdin)
 
 
+def loads_settings(reader: CommandCollector) -> bool:
+    """Return whether the substitutions of a command print settings for a shell."""
+    unknown = [flow.source for flow in reader.shell.words.flows if flow.literal is None]
+    return set(unknown) == {"settings"}
+
+
 def run_source(reader: CommandCollector, words: Sequence[str], _: Flow | None, effects: Effects) -> Flow | None:
     """Read a sourced text if it is known, or note where it comes from, unless it is a file."""
     if words[1:] and (text := reader.read_written(words[1])) is not None:
         return reader.shell.read(text)
     if words[1:2] == [UNKNOWN]:
-        unknown = [flow for flow in reader.shell.words.flows if flow.literal is None]
-        if unknown and all(flow.source == "settings" for flow in unknown):
+        if loads_settings(reader):
             return Flow()
         effects.unresolved.add(reader.substituted_reason() or Unresolved.EVALUATED)
     # Loading variables from a file, such as `.env`, shows them to nobody.
@@ -178,7 +182,7 @@ def find_output(
         return Flow(" ".join(words[1:]) or "y")
     if program == "mktemp":
         return Flow("/tmp/x")
-    if program in ("pwd",):
+    if program == "pwd":
         return Flow(reader.directory or ".")
     if program in ("which", "command", "type", "whereis") and operands:
         return Flow(f"/usr/bin/{operands[-1]}")
@@ -230,6 +234,6 @@ def is_decoder(program: str, words: Sequence[str]) -> bool:
         return any(word in ("-d", "-D", "--decode", "-di") for word in words)
     if program in ("openssl", "gpg", "age"):
         return any(word in ("-d", "--decrypt", "-decrypt") for word in words)
-    return program in ("xxd", "uudecode", "zcat", "gunzip", "bzcat", "xzcat", "uncompress", "rev", "tr", "rot13") and (
-        program not in ("xxd",) or "-r" in words or any(re.match(r"-\w*r", word) for word in words)
-    )
+    if program == "xxd":
+        return any(re.match(r"-\w*r", word) for word in words)
+    return program in ("uudecode", "zcat", "gunzip", "bzcat", "xzcat", "uncompress", "rev", "tr", "rot13")

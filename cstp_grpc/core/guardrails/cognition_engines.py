@@ -131,11 +131,6 @@ def check_conversion(
             report(lines.get(each.where, 1), each.where, f"cannot be written as a rulebook: {each.reason}")
 
 
-def holds_expression(node: YamlNode) -> bool:
-    """Return whether a condition is written in the expression language of later versions."""
-    return isinstance(node.value, str) or (isinstance(node.value, dict) and "cel" in node.value)
-
-
 def identifier_of(text: str) -> str | None:
     return text if yaml_document.IDENTIFIER_PATTERN.fullmatch(text) else None
 
@@ -215,7 +210,9 @@ class CognitionEnginesReader:
             (True, "requires", REQUIREMENT_PREFIX),
         ):
             nested = fields.get(key)
-            if nested is not None and holds_expression(nested):
+            value = nested.value if nested is not None else None
+            # A text, or a map with `cel`, is in the expression language of later versions.
+            if isinstance(value, str) or (isinstance(value, dict) and "cel" in value):
                 fields.report_problem(
                     f"`{key}` is an expression; write it as `when`, in the language of rulebooks", key
                 )

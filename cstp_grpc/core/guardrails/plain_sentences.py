@@ -402,7 +402,7 @@ class IntentionFinder:
                 stopped
                 or position >= end + OBJECT_GAP
                 or word in STOPPERS
-                or (word in CONTAINING and not all(map(is_part, parts[-1])))
+                or (word in CONTAINING and not all(stem in PARTS or stem.isdigit() for stem in parts[-1]))
                 or (word == "to" and self._starts_verb(sentence, position + 1))
             )
             if not stopped:
@@ -421,11 +421,6 @@ def may_act(clause: Clause, break_before: str, before: str) -> bool:
         return before in ("to", "by") and not clause.has_harmless
     # "The delete button removes all records" describes; "run the script that removes all records" does it.
     return clause.head == "run" or not clause.has_harmless
-
-
-def is_part(stem: str) -> bool:
-    """Return whether a word names a part, so that the object may be that of which it is one."""
-    return stem in PARTS or stem.isdigit()
 
 
 def is_noun(sentence: SentenceWords, end: int, before: str) -> bool:

@@ -25,26 +25,15 @@ SCHEMA_DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 API_VERSION: Final = "cstp.guardrails/v1"
 INPUT_NAME_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 """An identifier of CEL (language definition, section Syntax), with a bound on its length."""
-PARAMETER_TYPES: Final = (
-    InputType.BOOL,
-    InputType.NUMBER,
-    InputType.STRING,
-    InputType.LIST,
-    InputType.TIMESTAMP,
-    InputType.DURATION,
-)
+PARAMETER_TYPES: Final = tuple(kind for kind in InputType if kind is not InputType.MAP)
 MAX_CATEGORY_CHARACTERS: Final = 100
 """As long as the category of an action may be."""
 MAX_ANNOUNCED_CONTEXT: Final = 20_000
 """As long as the context of an announcement may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFormat:
-    """The format of the value of a key: a description and a JSON Schema."""
-
-    description: str
-    value: JsonSchema
+KeyFormat: TypeAlias = tuple[str, JsonSchema]
+"""The format of a key: the description that editors show, and the JSON Schema of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +51,11 @@ class MapFormat:
 
     @property
     def schema(self) -> JsonSchema:
-        keys = {key: describe_schema(each.value, each.description) for key, each in self.required.items()}
+        keys = {key: {"description": text, **value} for key, (text, value) in self.required.items()}
         # Null counts as absent.
-        keys |= {key: describe_schema(accept_null(each.value), each.description) for key, each in self.optional.items()}
+        keys |= {key: {"description": text, **accept_null(value)} for key, (text, value) in self.optional.items()}
         required = {"required": list(self.required)} if self.required else {}
         return {"type": "object", "properties": keys, **required, "additionalProperties": False, **self.conditions}
-
-
-def describe_schema(schema: JsonSchema, description: str) -> JsonSchema:
-    """Return a schema with the description that editors show."""
-    return {"description": description, **schema}
 
 
 def accept_null(schema: JsonSchema) -> JsonSchema:
@@ -117,18 +101,18 @@ TEXTS: Final = list_of({"type": "string"})
 
 METADATA: Final = MapFormat(
     {
-        "name": KeyFormat("The name of the rulebook, part of the version that verdicts name.", IDENTIFIER),
-        "version": KeyFormat("Its version, in quotes if it looks like a number.", IDENTIFIER),
+        "name": ("The name of the rulebook, part of the version that verdicts name.", IDENTIFIER),
+        "version": ("Its version, in quotes if it looks like a number.", IDENTIFIER),
     },
-    {"owner": KeyFormat("The owner of its guardrails.", TEXT)},
+    {"owner": ("The owner of its guardrails.", TEXT)},
 )
 INPUT: Final = MapFormat(
-    {"type": KeyFormat("The type of the value.", word_of(InputType))},
+    {"type": ("The type of the value.", word_of(InputType))},
     {
-        "default": KeyFormat("The value if the action does not state the input.", ANYTHING),
-        "description": KeyFormat("The meaning of the input, for agents that state it.", TEXT),
-        "required": KeyFormat("Whether guardrails that read it cannot be evaluated without it.", FLAG),
-        "values": KeyFormat(
+        "default": ("The value if the action does not state the input.", ANYTHING),
+        "description": ("The meaning of the input, for agents that state it.", TEXT),
+        "required": ("Whether guardrails that read it cannot be evaluated without it.", FLAG),
+        "values": (
             "The accepted texts for the value, or for each item of a list.",
             list_of({"type": "string"}, minItems=1, uniqueItems=True),
         ),
@@ -147,52 +131,52 @@ INPUT: Final = MapFormat(
     },
 )
 PARAMETER: Final = MapFormat(
-    {"type": KeyFormat("The type of the value.", word_of(PARAMETER_TYPES))},
+    {"type": ("The type of the value.", word_of(PARAMETER_TYPES))},
     {
-        "default": KeyFormat("The value if no rulebook that extends this one gives another.", ANYTHING),
-        "description": KeyFormat("The effect of the parameter.", TEXT),
+        "default": ("The value if no rulebook that extends this one gives another.", ANYTHING),
+        "description": ("The effect of the parameter.", TEXT),
     },
 )
 EXTENSION: Final = MapFormat(
-    {"rulebook": KeyFormat("A file of the folder, or the name of a packaged rulebook.", TEXT)},
-    {"with": KeyFormat("The values of its parameters.", {"type": "object"})},
+    {"rulebook": ("A file of the folder, or the name of a packaged rulebook.", TEXT)},
+    {"with": ("The values of its parameters.", {"type": "object"})},
 )
 MATCH: Final = MapFormat(
     {},
     {
-        "stakes": KeyFormat("Any of these stakes.", one_or_more(word_of(Stakes))),
-        "category": KeyFormat("Any of these categories.", one_or_more(NAME)),
-        "agent": KeyFormat("Any of these agents, as named by their tokens.", one_or_more(NAME)),
-        "project": KeyFormat("Any of these projects.", one_or_more(NAME)),
+        "stakes": ("Any of these stakes.", one_or_more(word_of(Stakes))),
+        "category": ("Any of these categories.", one_or_more(NAME)),
+        "agent": ("Any of these agents, as named by their tokens.", one_or_more(NAME)),
+        "project": ("Any of these projects.", one_or_more(NAME)),
     },
     {"minProperties": 1},
 )
 SCOPE: Final = MapFormat(
     {},
     {
-        "agents": KeyFormat("The agents that it applies to, as named by their tokens.", one_or_more(NAME)),
-        "projects": KeyFormat("The projects that it applies to; actions without a project match.", one_or_more(NAME)),
+        "agents": ("The agents that it applies to, as named by their tokens.", one_or_more(NAME)),
+        "projects": ("The projects that it applies to; actions without a project match.", one_or_more(NAME)),
     },
     {"minProperties": 1},
 )
 GUARDRAIL: Final = MapFormat(
     {
-        "id": KeyFormat("Its identifier, unique in all rulebooks.", IDENTIFIER),
-        "name": KeyFormat("Its name for people.", TEXT),
-        "severity": KeyFormat("Whether it blocks, needs approval or warns.", word_of(Severity)),
-        "message": KeyFormat("The problem, for the agent; may contain ${expressions}.", TEXT),
+        "id": ("Its identifier, unique in all rulebooks.", IDENTIFIER),
+        "name": ("Its name for people.", TEXT),
+        "severity": ("Whether it blocks, needs approval or warns.", word_of(Severity)),
+        "message": ("The problem, for the agent; may contain ${expressions}.", TEXT),
     },
     {
-        "when": KeyFormat("A CEL expression; the guardrail fires if it is true.", text_of(MAX_EXPRESSION_CHARACTERS)),
-        "match": KeyFormat("Values that the action must have.", MATCH.schema),
-        "scope": KeyFormat("The agents and projects that it applies to.", SCOPE.schema),
-        "enforcement": KeyFormat("Whether it is enforced, a dry run, or disabled.", word_of(Enforcement)),
-        "expires": KeyFormat("When it ends: a date, or an instant such as 2026-03-01T12:00:00Z.", TEXT),
-        "owner": KeyFormat("Its owner. [default: the owner of the rulebook]", TEXT),
-        "tags": KeyFormat("Labels for managing guardrails.", list_of(IDENTIFIER)),
-        "approvers": KeyFormat("The agents that may approve. [default: all with the permission]", one_or_more(NAME)),
-        "suggestion": KeyFormat("How to satisfy it; may contain ${expressions}.", TEXT),
-        "description": KeyFormat("Its purpose, for people.", TEXT),
+        "when": ("A CEL expression; the guardrail fires if it is true.", text_of(MAX_EXPRESSION_CHARACTERS)),
+        "match": ("Values that the action must have.", MATCH.schema),
+        "scope": ("The agents and projects that it applies to.", SCOPE.schema),
+        "enforcement": ("Whether it is enforced, a dry run, or disabled.", word_of(Enforcement)),
+        "expires": ("When it ends: a date, or an instant such as 2026-03-01T12:00:00Z.", TEXT),
+        "owner": ("Its owner. [default: the owner of the rulebook]", TEXT),
+        "tags": ("Labels for managing guardrails.", list_of(IDENTIFIER)),
+        "approvers": ("The agents that may approve. [default: all with the permission]", one_or_more(NAME)),
+        "suggestion": ("How to satisfy it; may contain ${expressions}.", TEXT),
+        "description": ("Its purpose, for people.", TEXT),
     },
     {
         "anyOf": [
@@ -206,90 +190,89 @@ GUARDRAIL: Final = MapFormat(
 CODE_BOUNDARIES: Final = MapFormat(
     {},
     {
-        "never": KeyFormat("Forbidden actions.", TEXTS),
-        "ask_first": KeyFormat("Actions to ask a person about first.", TEXTS),
-        "always": KeyFormat("Actions to do always.", TEXTS),
+        "never": ("Forbidden actions.", TEXTS),
+        "ask_first": ("Actions to ask a person about first.", TEXTS),
+        "always": ("Actions to do always.", TEXTS),
     },
 )
 CODE: Final = MapFormat(
     {},
     {
-        "paths": KeyFormat("The paths that the action names.", TEXTS),
-        "boundaries": KeyFormat("The items of the sections called Boundaries.", CODE_BOUNDARIES.schema),
-        "checks": KeyFormat("The open items of the sections called Checks.", TEXTS),
-        "pitfalls": KeyFormat("The headings in the sections called Pitfalls.", TEXTS),
-        "unreadable": KeyFormat("Why the nodes of the paths cannot be read.", TEXT),
+        "paths": ("The paths that the action names.", TEXTS),
+        "boundaries": ("The items of the sections called Boundaries.", CODE_BOUNDARIES.schema),
+        "checks": ("The open items of the sections called Checks.", TEXTS),
+        "pitfalls": ("The headings in the sections called Pitfalls.", TEXTS),
+        "unreadable": ("Why the nodes of the paths cannot be read.", TEXT),
     },
 )
 PAST_OUTCOME: Final = MapFormat(
     {
-        "outcome": KeyFormat("The outcome.", word_of(Outcome)),
-        "ago": KeyFormat("How long ago, such as 90m, 24h or 7d.", TEXT),
+        "outcome": ("The outcome.", word_of(Outcome)),
+        "ago": ("How long ago, such as 90m, 24h or 7d.", TEXT),
     },
     {
-        "agent": KeyFormat("Its agent. [default: that of the action]", TEXT),
-        "category": KeyFormat("Its category. [default: that of the action]", TEXT),
-        "project": KeyFormat("Its project. [default: that of the action]", TEXT),
+        "agent": ("Its agent. [default: that of the action]", TEXT),
+        "category": ("Its category. [default: that of the action]", TEXT),
+        "project": ("Its project. [default: that of the action]", TEXT),
     },
 )
 TEST_ACTION: Final = MapFormat(
     {},
     {
-        "description": KeyFormat("The action in words. [default: the command or the files]", TEXT),
-        "command": KeyFormat("The command that is about to run.", TEXT),
-        "shell": KeyFormat("The language of the command. [default: bash]", word_of(Shell)),
-        "directory": KeyFormat("The absolute folder in which it runs.", TEXT),
-        "reads": KeyFormat("The files that a tool reads.", TEXTS),
-        "writes": KeyFormat("The files that a tool writes.", TEXTS),
-        "category": KeyFormat("The kind of decision.", TEXT),
-        "stakes": KeyFormat("Stakes of the action. [default: medium]", word_of(Stakes)),
-        "confidence": KeyFormat("How sure the agent is.", {"type": "number", "minimum": 0, "maximum": 1}),
-        "context": KeyFormat("The inputs of the guardrails.", {"type": "object"}),
-        "code": KeyFormat("The rules of the project for the code.", CODE.schema),
-        "related_intents": KeyFormat("Ages of related intents of other agents, such as 10m.", TEXTS),
-        "project": KeyFormat("The project that it is about.", TEXT),
-        "agent": KeyFormat("The agent that acts.", TEXT),
-        "permissions": KeyFormat("The permissions of the agent.", list_of(word_of(Permission))),
-        "now": KeyFormat("The instant of the check, such as 2026-03-01T12:00:00Z.", TEXT),
-        "announced_context": KeyFormat("The context of the announcement.", text_of(MAX_ANNOUNCED_CONTEXT)),
-        "history": KeyFormat("Past outcomes.", list_of(PAST_OUTCOME.schema)),
+        "description": ("The action in words. [default: the command or the files]", TEXT),
+        "command": ("The command that is about to run.", TEXT),
+        "shell": ("The language of the command. [default: bash]", word_of(Shell)),
+        "directory": ("The absolute folder in which it runs.", TEXT),
+        "reads": ("The files that a tool reads.", TEXTS),
+        "writes": ("The files that a tool writes.", TEXTS),
+        "category": ("The kind of decision.", TEXT),
+        "stakes": ("Stakes of the action. [default: medium]", word_of(Stakes)),
+        "confidence": ("How sure the agent is.", {"type": "number", "minimum": 0, "maximum": 1}),
+        "context": ("The inputs of the guardrails.", {"type": "object"}),
+        "code": ("The rules of the project for the code.", CODE.schema),
+        "related_intents": ("Ages of related intents of other agents, such as 10m.", TEXTS),
+        "project": ("The project that it is about.", TEXT),
+        "agent": ("The agent that acts.", TEXT),
+        "permissions": ("The permissions of the agent.", list_of(word_of(Permission))),
+        "now": ("The instant of the check, such as 2026-03-01T12:00:00Z.", TEXT),
+        "announced_context": ("The context of the announcement.", text_of(MAX_ANNOUNCED_CONTEXT)),
+        "history": ("Past outcomes.", list_of(PAST_OUTCOME.schema)),
     },
     {"anyOf": [{"required": [key]} for key in ("description", "command", "reads", "writes")]},
 )
 TEST: Final = MapFormat(
     {
-        "name": KeyFormat("The name of the test.", TEXT),
-        "action": KeyFormat("The action to check.", TEST_ACTION.schema),
-        "expect": KeyFormat("Exactly the guardrails that fire, by id.", TEXTS),
+        "name": ("The name of the test.", TEXT),
+        "action": ("The action to check.", TEST_ACTION.schema),
+        "expect": ("Exactly the guardrails that fire, by id.", TEXTS),
     },
     {
-        "expect_errors": KeyFormat("Exactly the guardrails that cannot be evaluated.", TEXTS),
-        "expect_allowed": KeyFormat("Whether the action is allowed.", FLAG),
-        "expect_approval": KeyFormat("Whether an approval is required.", FLAG),
+        "expect_errors": ("Exactly the guardrails that cannot be evaluated.", TEXTS),
+        "expect_allowed": ("Whether the action is allowed.", FLAG),
+        "expect_approval": ("Whether an approval is required.", FLAG),
     },
 )
 RULEBOOK: Final = MapFormat(
     {
-        "apiVersion": KeyFormat("The version of this format.", {"enum": [API_VERSION]}),
-        "metadata": KeyFormat("Name, version and owner of the rulebook.", METADATA.schema),
-        "guardrails": KeyFormat("The guardrails, in the order of answers.", list_of(GUARDRAIL.schema)),
+        "apiVersion": ("The version of this format.", {"enum": [API_VERSION]}),
+        "metadata": ("Name, version and owner of the rulebook.", METADATA.schema),
+        "guardrails": ("The guardrails, in the order of answers.", list_of(GUARDRAIL.schema)),
     },
     {
-        "inputs": KeyFormat(
+        "inputs": (
             "Values that guardrails read from the context of actions, by name.",
             map_of(INPUT_NAME_PATTERN, INPUT.schema, RESERVED_NAMES),
         ),
-        "categories": KeyFormat(
-            "The categories of actions; a misspelled one is reported.", list_of(text_of(MAX_CATEGORY_CHARACTERS))
+        "categories": (
+            "The categories of actions; a misspelled one is reported.",
+            list_of(text_of(MAX_CATEGORY_CHARACTERS)),
         ),
-        "parameters": KeyFormat(
+        "parameters": (
             "Values that rulebooks which extend this one may set, by name.",
             map_of(INPUT_NAME_PATTERN, PARAMETER.schema),
         ),
-        "extends": KeyFormat(
-            "Rulebooks whose guardrails come before these.", list_of({"anyOf": [TEXT, EXTENSION.schema]})
-        ),
-        "tests": KeyFormat("Actions with their expected results.", list_of(TEST.schema)),
+        "extends": ("Rulebooks whose guardrails come before these.", list_of({"anyOf": [TEXT, EXTENSION.schema]})),
+        "tests": ("Actions with their expected results.", list_of(TEST.schema)),
     },
     {
         "anyOf": [

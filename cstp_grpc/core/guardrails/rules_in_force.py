@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.storage.background_work import RunBlocking
 
 ItemT = TypeVar("ItemT")
+MadeT = TypeVar("MadeT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class RuleListing:
 
     def list_guardrails(self, request: pagination.PageRequest) -> pagination.Page[ListedGuardrail]:
         """Return a page in the order of the rule set. Raises InvalidArgument for a token of another listing."""
-        return self._page("guardrails", self._guardrails, request, estimate_guardrail_bytes)
+        return self._page(("guardrails",), self._guardrails, request, lambda each: each, estimate_guardrail_bytes)
 
     def list_inputs(self, request: pagination.PageRequest) -> pagination.Page[ListedInput]:
         """Return a page of the inputs by name. Raises InvalidArgument for a token of another listing."""
-        return self._page("inputs", self.inputs, request, estimate_input_bytes)
+        return self._page(("inputs",), self.inputs, request, lambda each: each, estimate_input_bytes)
 
     def guardrails_for(self, agent: str, project: str | None, now: datetime) -> list[ListedGuardrail]:
         """Return the guardrails that can concern actions of an agent at an instant, in the order of the rule set.
@@ -96,38 +97,38 @@ class RuleListing:
             raise InvalidArgument.field("guardrail_ids", f"no guardrail is called {', '.join(sorted(unknown))}")
         chosen = [listed for listed in self._guardrails if not ids or listed.guardrail.id in ids]
         # Explained one by one, as far as the page goes.
-        start, conditions = self._start_of(("explanations", *sorted(ids)), request)
-        explained: list[tuple[ListedGuardrail, GuardrailExplanation]] = []
-        left = pagination.MAX_BYTES
-        for listed in chosen[start:][: request.limit]:
-            explanation = explain(listed.guardrail)
-            left -= estimate_explanation_bytes(explanation)
-            if left < 0 and explained:
-                break
-            explained.append((listed, explanation))
-        end = start + len(explained)
-        return pagination.Page(
-            tuple(explained), pagination.encode_page_token(conditions, (end,)) if end < len(chosen) else ""
+        return self._page(
+            ("explanations", *sorted(ids)),
+            chosen,
+            request,
+            lambda listed: (listed, explain(listed.guardrail)),
+            lambda explained: estimate_explanation_bytes(explained[1]),
         )
 
     def _page(
-        self, kind: str, items: Sequence[ItemT], request: pagination.PageRequest, size_of: Callable[[ItemT], int]
-    ) -> pagination.Page[ItemT]:
-        start, conditions = self._start_of((kind,), request)
-        found = items[start:][: request.limit]
-        found = found[: pagination.count_within_budget(found, size_of)]
-        end = start + len(found)
-        return pagination.Page(
-            tuple(found), pagination.encode_page_token(conditions, (end,)) if end < len(items) else ""
-        )
-
-    def _start_of(self, kind: tuple[str, ...], request: pagination.PageRequest) -> tuple[int, tuple[str, ...]]:
-        """Return the place at which a page starts, and the conditions of its listing, with which tokens are made."""
+        self,
+        kind: tuple[str, ...],
+        items: Sequence[ItemT],
+        request: pagination.PageRequest,
+        make: Callable[[ItemT], MadeT],
+        size_of: Callable[[MadeT], int],
+    ) -> pagination.Page[MadeT]:
+        """Return a page of the results of `make`; at least one, whatever its size."""
         # Of other rules a token would be a place in another list.
         conditions = (*kind, self.version)
         start = int(pagination.decode_page_token(request.token, conditions, (int,))[0]) if request.token else 0
         # A made-up token may hold any number; a negative one would count from the end.
-        return max(start, 0), conditions
+        start = max(start, 0)
+        found: list[MadeT] = []
+        left = pagination.MAX_BYTES
+        for made in map(make, items[start:][: request.limit]):
+            left -= size_of(made)
+            if left < 0 and found:
+                break
+            found.append(made)
+        end = start + len(found)
+        token = pagination.encode_page_token(conditions, (end,)) if end < len(items) else ""
+        return pagination.Page(tuple(found), token)
 
 
 def can_concern(rule: Guardrail, agent: str, project: str | None, now: datetime) -> bool:
