@@ -152,7 +152,6 @@ def showing_progress(out: Output) -> Iterator[ProgressStart]:
 
 
 def print_manifest(out: Output, folder: Path, manifest: BackupManifest, what_was_done: str) -> None:
-    """Print the contents of a backup."""
     if out.json_wanted:
         out.document(
             {

@@ -91,18 +91,6 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def merge_assignments(
-    assignments: Iterable[tuple[str, Json]], whole: Mapping[str, Json] | None, option: str
-) -> dict[str, Json]:
-    """Return a JSON object given as a whole and by key. Raises click.UsageError for a repeated key."""
-    merged = dict(whole or {})
-    for key, value in assignments:
-        if key in merged:
-            raise click.UsageError(f"{option} gives {key!r} more than once.")
-        merged[key] = value
-    return merged
-
-
 def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([word.value for word in kind], case_sensitive=False)
 
@@ -163,8 +151,13 @@ def object_options(
         def wrapper(
             *args: Any, assignments: Sequence[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
         ) -> None:
-            given = merge_assignments(assignments, whole, name) if assignments or whole is not None else absent
-            command(*args, **{parameter: given}, **kwargs)
+            given = dict(whole or {})
+            for key, value in assignments:
+                if key in given:
+                    raise click.UsageError(f"{name} gives {key!r} more than once.")
+                given[key] = value
+            is_given = assignments or whole is not None
+            command(*args, **{parameter: given if is_given else absent}, **kwargs)
 
         return stack_options(
             click.option(
@@ -210,23 +203,19 @@ def federated_options(command: Command) -> Command:
     )(command)
 
 
-def filter_options(command: Command) -> Command:
-    """Add the options that filter decisions, passed to the command as `filters`."""
-    return add_filter_options(command, FILTER_OPTIONS)
+def filter_options(command: Command, without: str = "") -> Command:
+    """Add the options that filter decisions, but for one of them, passed to the command as `filters`."""
+    options = {name: option for name, option in FILTER_OPTIONS.items() if name != without}
 
-
-def review_filter_options(command: Command) -> Command:
-    """Add the options that filter decisions whatever their outcome, passed to the command as `filters`."""
-    return add_filter_options(command, {name: option for name, option in FILTER_OPTIONS.items() if name != "outcome"})
-
-
-def add_filter_options(command: Command, options: Mapping[str, Decorator]) -> Command:
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
         command(*args, filters={name: kwargs.pop(name) for name in options}, **kwargs)
 
     return stack_options(*options.values())(wrapper)
 
+
+review_filter_options = functools.partial(filter_options, without="outcome")
+"""Adds those for decisions whatever their outcome."""
 
 FILTER_OPTIONS: Mapping[str, Decorator] = {
     "category": click.option("--category", help="Exactly this category."),

@@ -128,7 +128,6 @@ def setting_lines(key: str, described: Schema) -> Iterator[str]:
 
 
 def describe_type(described: Schema) -> str:
-    """Return the type of a setting in words."""
     if "anyOf" in described:
         return " or ".join(describe_type(option) for option in described["anyOf"] if option.get("type") != "null")
     if "const" in described:

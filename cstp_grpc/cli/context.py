@@ -5,15 +5,24 @@ Agents resolve paths before each edit, so what only the other commands need is i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from cstp_grpc.cli.command_decorators import parse_key_value, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectCommandGroup, ProjectFolder, utc_now, with_project
+from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import NodeRule, RuleSeverity
 from cstp_grpc.modules.intent_layer.context_resolution import resolve_context
 from cstp_grpc.modules.intent_layer.learning_store import LearningStore
 from cstp_grpc.modules.intent_layer.model import ROOT, ContextRequest, PendingReports
+
+if TYPE_CHECKING:
+    from cstp_grpc.modules.intent_layer import servicer
+else:
+    # Only --json needs it.
+    servicer = LazyModule("cstp_grpc.modules.intent_layer.servicer")
 
 
 def parse_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -80,8 +89,6 @@ def resolve_command(
         project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending
     )
     if out.json_wanted:
-        from cstp_grpc.modules.intent_layer import servicer
-
         out.message(servicer.RESOLUTION.encode(resolution))
     else:
         # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
@@ -114,8 +121,6 @@ def list_command(out: Output, project: ProjectFolder) -> None:
     found = list(project.tree.walk())
     nodes = list(with_parents(each for each in found if isinstance(each, Node)))
     if out.json_wanted:
-        from cstp_grpc.modules.intent_layer import servicer
-
         out.message(servicer.nodes_message(nodes))
     elif nodes:
         out.show(lambda console: console.print(node_table(nodes)))
@@ -174,8 +179,6 @@ def validate_command(
     else:
         judged = validate_project(project, paths, by_rule, with_history=not without_history)
     if out.json_wanted:
-        from cstp_grpc.modules.intent_layer import servicer
-
         out.message(servicer.REPORT.encode(judged))
     for each in judged.findings:
         out.line(finding_line(each))
@@ -202,8 +205,6 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
 
     placement = place_fact(project.tree, project.paths(paths))
     if out.json_wanted:
-        from cstp_grpc.modules.intent_layer import servicer
-
         out.message(servicer.PLACEMENT.encode(placement))
         return
     out.line(to_printable(placement.file))
@@ -231,8 +232,6 @@ def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) 
     folder = project.path(path)
     made = node_skeleton(project.tree, folder) if dry_run else create_node(project.tree, folder)
     if out.json_wanted:
-        from cstp_grpc.modules.intent_layer import servicer
-
         out.message(servicer.SKELETON.encode(made))
     elif dry_run:
         out.write_verbatim(made.content)

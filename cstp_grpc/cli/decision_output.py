@@ -40,8 +40,6 @@ def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
 
 
 def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
-    """Print the result of a query."""
-
     def row(item: cstp_pb2.DecisionSummary) -> tuple[str | Text, ...]:
         details = field_texts(item, "{category}", "{project}", "{agent}", "{id}")
         entry = entry_text(item.title, [format_date(item.date), *details, *item.reasons, origin_text(item)], item.notes)
@@ -73,7 +71,6 @@ EFFECT_TEXTS = {
 
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
-    """Print a verdict with its violations, warnings and dry runs."""
     console.print(headline_of_verdict(verdict).append(f" by {describe_deciders(verdict)}", style="not bold"))
     print_table(console, verdict_rows(verdict))
     print_approval_of_verdict(console, verdict)
@@ -184,7 +181,6 @@ def response_text(item: cstp_pb2.AgentResponse) -> Text:
 
 
 def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
-    """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {format_instant(answer.received_at)}"
     parts = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
     console.print(to_printable(", ".join(filter(None, parts))))

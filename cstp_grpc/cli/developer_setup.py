@@ -158,12 +158,8 @@ def read_examples() -> Iterator[ImportRecord]:
             raise ValueError(f"{parsed.path}:{parsed.line}: {parsed.reason}")  # noqa: TRY004 - the file is wrong
         record, links = parsed.record, parsed.record.links
         # Sources identify decisions, so that they must not depend on the folder of the installation.
-        renamed = SourceLinks(
-            supersedes=tuple(map(stable_source, links.supersedes)),
-            superseded_by=tuple(map(stable_source, links.superseded_by)),
-            depends_on=tuple(map(stable_source, links.depends_on)),
-            relates_to=tuple(map(stable_source, links.relates_to)),
-        )
+        kinds = ("supersedes", "superseded_by", "depends_on", "relates_to")
+        renamed = SourceLinks(**{kind: tuple(map(stable_source, getattr(links, kind))) for kind in kinds})
         yield replace(record, source=stable_source(record.source), links=renamed)
 
 

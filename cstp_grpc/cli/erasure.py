@@ -53,7 +53,6 @@ def erase_command(
 
 
 def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> None:
-    """Erase the data of an agent, and print how much."""
     if ask:
         click.confirm(f"Erase everything of {to_printable(name)} for good?", abort=True, err=True)
     answer = client.erase_agent(name)

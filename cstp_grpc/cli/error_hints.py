@@ -130,7 +130,6 @@ def session_hint(error: CstpError) -> str | None:
 
 
 def error_to_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
-    """Return an error for --json."""
     found: dict[str, Any] = {"reason": error.reason, "message": error.message}
     if identifier := error.request_id:
         found[REQUEST_ID] = identifier

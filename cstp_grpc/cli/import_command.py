@@ -115,7 +115,6 @@ class ImportReport:
             yield parsed, DELETED_ACTION if action == "deleted" else action
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report for --json."""
         answer = json_codec.to_json(journal_pb2.ImportDecisionsResponse(results=self.results))
         return {
             **answer,
@@ -136,14 +135,20 @@ class ImportReport:
         }
 
     def show(self, console: Console, *, verbose: bool) -> None:
-        """Print the report."""
+        """Print a line for each file, the skipped records, the remarks if wanted, and a summary."""
         actions: dict[Path, Counter[str]] = defaultdict(Counter)
         for parsed, action in self.actions():
             actions[parsed.path][action] += 1
         skipped: dict[Path, list[importing.SkippedRecord]] = defaultdict(list)
         for item in self.skipped:
             skipped[item.path].append(item)
-        dates, remarks = self._dates(), self._remarks()
+        dates: dict[Path, Counter[str]] = defaultdict(Counter)
+        for parsed in (*self.parsed, *self.present):
+            dates[parsed.path][parsed.date_from.value] += 1
+        remarks: dict[Path, list[str]] = defaultdict(list)
+        for parsed in self.parsed:
+            where = f"line {parsed.line}: " if parsed.line else ""
+            remarks[parsed.path] += [f"{where}{note}" for note in parsed.notes]
         for path in dict.fromkeys([*actions, *skipped]):
             if path in actions:
                 console.print(file_line(path, actions[path], dates[path]), soft_wrap=True)
@@ -154,19 +159,6 @@ class ImportReport:
         console.print(self._summary(actions.values()), soft_wrap=True)
         if count := sum(map(len, remarks.values())) if not verbose else 0:
             console.print(f"There are {count} remarks on the records; --verbose shows them.", soft_wrap=True)
-
-    def _dates(self) -> dict[Path, Counter[str]]:
-        found: dict[Path, Counter[str]] = defaultdict(Counter)
-        for parsed in (*self.parsed, *self.present):
-            found[parsed.path][parsed.date_from.value] += 1
-        return found
-
-    def _remarks(self) -> dict[Path, list[str]]:
-        found: dict[Path, list[str]] = defaultdict(list)
-        for parsed in self.parsed:
-            where = f"line {parsed.line}: " if parsed.line else ""
-            found[parsed.path] += [f"{where}{note}" for note in parsed.notes]
-        return found
 
     def _summary(self, actions: Iterable[Counter[str]]) -> Text:
         total: Counter[str] = sum(actions, Counter())

@@ -17,10 +17,10 @@ from cstp_grpc.cli.answer_fields import (
     field_texts,
     format_instant,
     print_listing,
+    print_table,
     rows_of,
     struct_to_line,
 )
-from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.unicode_text import to_single_line
@@ -61,26 +61,24 @@ SESSION_ROWS: Rows = {
 
 
 def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) -> None:
-    """Print the messages of a session."""
     if not messages:
         console.print("Nothing was said yet.")
         return
-    console.print(Text("Conversation", style="bold"))
-    table = TextTable()
-    for message in messages:
-        said = Text(message.content)
-        if message.HasField("metadata"):
-            said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
-        speaker = enum_word(pb2.MessageRole, message.role)
-        # An assistant's message is from the agent that had the session then.
-        if message.role == pb2.MESSAGE_ROLE_ASSISTANT:
-            speaker = message.active_agent
-        table.add_row(f"  {message.sequence}", format_instant(message.sent_at), to_printable(speaker), said)
-    console.print(table)
+    print_table(console, map(message_row, messages), "Conversation")
+
+
+def message_row(message: pb2.ChatMessage) -> tuple[str | Text, ...]:
+    said = Text(message.content)
+    if message.HasField("metadata"):
+        said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
+    speaker = enum_word(pb2.MessageRole, message.role)
+    # An assistant's message is from the agent that had the session then.
+    if message.role == pb2.MESSAGE_ROLE_ASSISTANT:
+        speaker = message.active_agent
+    return f"  {message.sequence}", format_instant(message.sent_at), to_printable(speaker), said
 
 
 def print_last_routing(console: Console, event: pb2.Event, share: pb2.Share | None) -> None:
-    """Print the last routing of a session, from its event and its share."""
     console.print(Text("Last routing", style="bold"))
     decision = json_codec.to_json(event.data).get("routing_decision", {})
     rows: list[tuple[str, str | Text]] = [(name, decision.get(name, "")) for name in ("from", "to", "reason")]
@@ -120,7 +118,6 @@ def print_share(console: Console, share: pb2.Share) -> None:
 
 
 def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
-    """Print a claimed session and the context that came with it."""
     found, payload = answer.chat_session, answer.liaison_agent_activation.semantic_payload
     console.print(to_printable(f"{found.id} is with {found.claimed_by} until {format_instant(found.claimed_until)}."))
     context = json_codec.to_json(payload.shared_context)
@@ -131,14 +128,14 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
         ("context", struct_to_line(context)),
     ]
     console.print(field_table(rows))
-    table = TextTable()
     # The shared context is free-form: another tool may have put anything into this member.
-    for said in history if isinstance(history, list) else [history]:
-        role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
-        table.add_row(f"  {to_single_line(str(role or ''))}", str(content))
-    if table.row_count:
-        console.print(Text("Conversation", style="bold"))
-        console.print(table)
+    found_messages = history if isinstance(history, list) else [history]
+    print_table(console, map(shared_message_row, found_messages), "Conversation")
+
+
+def shared_message_row(said: object) -> tuple[str, str]:
+    role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
+    return f"  {to_single_line(str(role or ''))}", str(content)
 
 
 def print_heartbeat(console: Console, answer: pb2.HeartbeatResponse) -> None:
@@ -174,10 +171,8 @@ def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
 
 def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
     console.print(Text("Blocked", style="bold red").append("; nothing has changed", style="not bold"))
-    table = TextTable()
-    for block in blocks:
-        table.add_row(Text("  blocks", style="red"), to_printable(f"{block.guardrail_id}: {block.message}"))
-    console.print(table)
+    label = Text("  blocks", style="red")
+    print_table(console, ((label, to_printable(f"{block.guardrail_id}: {block.message}")) for block in blocks))
 
 
 def event_line(event: pb2.Event) -> Text:

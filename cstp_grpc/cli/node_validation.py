@@ -183,26 +183,23 @@ def _write_entries(entries: Sequence[_TrackedFile], contents: Mapping[str, bytes
 
 
 def _staged_entries(folder: PurePosixPath) -> list[_TrackedFile]:
-    listed = (each.partition("\t") for each in _git_fields("ls-files", "--stage", "--full-name", "-z", "--", ":/"))
+    for_paths = _listed_entries(folder, "ls-files", "--stage", "--full-name", "-z", "--", ":/")
     return [
-        _TrackedFile(mode, object_id, path)
-        for about, _, name in listed
-        for mode, object_id, stage in [about.split()]
-        for path in _paths_below(folder, [name])
-        if stage == MERGED_STAGE
+        _TrackedFile(mode, object_id, path) for (mode, object_id, stage), path in for_paths if stage == MERGED_STAGE
     ]
 
 
 def _committed_entries(folder: PurePosixPath) -> list[_TrackedFile]:
     if _run_git("rev-parse", "--verify", "--quiet", "HEAD").returncode:
         return []
-    listed = (each.partition("\t") for each in _git_fields("ls-tree", "-r", "--full-tree", "-z", "HEAD"))
-    return [
-        _TrackedFile(mode, object_id, path)
-        for about, _, name in listed
-        for mode, _, object_id in [about.split()]
-        for path in _paths_below(folder, [name])
-    ]
+    for_paths = _listed_entries(folder, "ls-tree", "-r", "--full-tree", "-z", "HEAD")
+    return [_TrackedFile(mode, object_id, path) for (mode, _, object_id), path in for_paths]
+
+
+def _listed_entries(folder: PurePosixPath, *command: str) -> Iterator[tuple[list[str], PurePosixPath]]:
+    """Yield three facts about each tracked file, in the order of the command, and its path."""
+    for about, _, name in (each.partition("\t") for each in _git_fields(*command)):
+        yield from ((about.split(), path) for path in _paths_below(folder, [name]))
 
 
 def _read_objects(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -217,7 +214,6 @@ def _read_objects(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _project_folder(root: Path) -> PurePosixPath:
-    """Return the project's path within the work tree."""
     top = Path(os.fsdecode(_git_output("rev-parse", "--show-toplevel").removesuffix(b"\n")))
     try:
         return PurePosixPath(root.resolve().relative_to(top.resolve()))

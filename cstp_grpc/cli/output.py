@@ -69,7 +69,6 @@ class Output:
             show(self.console)
 
     def message(self, message: Message) -> None:
-        """Print a message as the result object of JSON-RPC."""
         # Imported here, because it loads gRPC.
         from cstp_grpc.contract import json_codec
 
@@ -102,7 +101,6 @@ class Output:
             stream.flush()
 
     def note(self, text: str | Text) -> None:
-        """Print a line on standard error."""
         self.notes.print(text, soft_wrap=True)
 
 

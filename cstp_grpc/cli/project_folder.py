@@ -74,7 +74,6 @@ class ProjectCommandGroup(click.Group):
     """A group whose usage errors exit with code 1, because 2 has another meaning here."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the options before the command's name."""
         with _usage_errors_as_errors():
             return super().make_context(*args, **kwargs)
 
@@ -128,7 +127,6 @@ def _usage_errors_as_errors() -> Iterator[None]:
 
 
 def _path_fields(written: Sequence[str]) -> list[str]:
-    """Return the field names that errors use for some paths."""
     return ["path"] if len(written) == 1 else [f"paths[{number}]" for number in range(len(written))]
 
 

@@ -90,7 +90,6 @@ def instant_text(instant: datetime) -> str:
 
 
 def summary_to_json(summary: ReplaySummary, version: str) -> dict[str, Any]:
-    """Return a summary for --json."""
     return {
         "version": version,
         **json_members(summary, "recorded", "without_content", "unknown", "newly_stopped"),

@@ -311,7 +311,6 @@ def outcome_line(outcome: ReviewOutcome, verdict: ReviewVerdict, *, dry_run: boo
 def show_outcome(
     out: Output, outcome: ReviewOutcome, verdict: ReviewVerdict, terms: ReviewOptions, *, with_diff: bool
 ) -> None:
-    """Print the outcome of a review."""
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
@@ -324,13 +323,6 @@ def show_outcome(
         out.line(outcome_line(outcome, verdict, dry_run=terms.dry_run))
     elif not outcome.duplicates:
         out.line("No node says the same.")
-
-
-class DuplicateInBatch(Conflict):
-    """A learning is likely the same as another one accepted in the same batch."""
-
-    def __init__(self, learning: Learning, accepted: Learning) -> None:
-        super().__init__(f"{learning.id} says likely the same as {accepted.id}", metadata={"duplicate_of": accepted.id})
 
 
 @dataclass(slots=True)
@@ -371,7 +363,6 @@ class BatchReview:
                     accepted = learning
 
     def print_summary(self) -> None:
-        """Print the number of reviews, or the results as JSON."""
         if self.out.json_wanted:
             self.out.document({"reviews": self._results})
             return
@@ -393,7 +384,8 @@ class BatchReview:
         if self.reject_duplicates:
             self._review_one(learning, ReviewVerdict.REJECT, self.terms.for_duplicate(accepted.id))
             return
-        error = DuplicateInBatch(learning, accepted)
+        message = f"{learning.id} says likely the same as {accepted.id}"
+        error = Conflict(message, metadata={"duplicate_of": accepted.id})
         self.duplicates += 1
         self._note(learning.id, error, DUPLICATE_HINT)
 

@@ -54,7 +54,6 @@ def expiry_note(expires: datetime) -> str:
 
 
 def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
-    """Return the guardrails of files for --json."""
     return [
         {
             **json_members(rule, "id", "name", "severity", "enforcement"),
@@ -71,7 +70,6 @@ def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
 
 
 def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResponse) -> None:
-    """Print the guardrails of a server."""
     table = TextTable()
     for rule in answer.guardrails:
         details = [

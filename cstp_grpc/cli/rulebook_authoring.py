@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         rulebook_tests,
     )
     from cstp_grpc.core.guardrails.model import RuleSet
-    from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
+    from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject
     from cstp_grpc.core.guardrails.rulebook import RulebookError
     from cstp_grpc.core.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
 else:
@@ -198,7 +198,13 @@ def print_results(
                 "tests": [
                     json_members(each, "file", "line", "rulebook", "name", "passed", "failures") for each in results
                 ],
-                "coverage": list(map(coverage_to_json, coverage)),
+                "coverage": [
+                    {
+                        **{"id": each.guardrail.id, "file": each.rulebook.file, "line": each.guardrail.line},
+                        **{"fired": each.is_fired, "passed": each.is_passed},
+                    }
+                    for each in coverage
+                ],
             }
         )
     for result in failed:
@@ -229,7 +235,8 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
     """
     diff = rule_set_diff.compare_rule_sets(load_or_exit(out, old), load_or_exit(out, new))
     if out.json_wanted:
-        out.document(diff_to_json(diff))
+        differences = {"guardrails": item_diff_to_json(diff.guardrails), "inputs": item_diff_to_json(diff.inputs)}
+        out.document({**json_members(diff, "old_version", "new_version"), **differences})
         return
     if diff.is_empty:
         out.line("The guardrails and their inputs are the same.")
@@ -279,7 +286,6 @@ def convert_command(out: Output, file: Path, output: Path | None, skip_absent: b
 
 
 def describe_differences(noun: str, items: ItemDiff) -> Iterator[str]:
-    """Yield the differences between guardrails or inputs in words."""
     for name, description in items.added.items():
         yield f"{noun} {name} was added: {summarize_item(description)}"
     for name, description in items.removed.items():
@@ -301,7 +307,6 @@ SUMMARY_KEYS: Final = ("type", "severity", "enforcement", "name", "default")
 
 
 def summarize_item(description: JsonObject) -> str:
-    """Return the main values of a guardrail or input."""
     values = (describe_value(description[key]) for key in SUMMARY_KEYS if key in description)
     return ", ".join(value for value in values if value != "enforce")
 
@@ -326,25 +331,6 @@ def print_problems(out: Output, error: RulebookError) -> None:
     for problem in error.problems:
         out.note(str(problem))
     out.note(f"{count_noun(len(error.problems), 'problem')}.")
-
-
-def coverage_to_json(item: RuleCoverage) -> dict[str, object]:
-    return {
-        "id": item.guardrail.id,
-        "file": item.rulebook.file,
-        "line": item.guardrail.line,
-        "fired": item.is_fired,
-        "passed": item.is_passed,
-    }
-
-
-def diff_to_json(diff: RuleSetDiff) -> dict[str, object]:
-    return {
-        "oldVersion": diff.old_version,
-        "newVersion": diff.new_version,
-        "guardrails": item_diff_to_json(diff.guardrails),
-        "inputs": item_diff_to_json(diff.inputs),
-    }
 
 
 def item_diff_to_json(items: ItemDiff) -> dict[str, object]:

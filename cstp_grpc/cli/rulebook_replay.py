@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -118,7 +118,6 @@ def configured_policy() -> UnknownInputPolicy:
 
 
 def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
-    """Convert a `JudgedAction` of the contract."""
     from cstp_grpc.core.guardrails.replay import RecordedAction, VerdictKind
 
     entry = item.entry
@@ -157,15 +156,8 @@ def action_to_judge(item: audit_pb2.JudgedAction) -> Action:
     )
 
 
-class AdvanceTo(Protocol):
-    """Shows that everything after an instant is done."""
-
-    def __call__(self, instant: datetime) -> None:
-        """Advance to an instant."""
-
-
 @contextmanager
-def progress_through_time(out: Output, since: datetime, until: datetime) -> Iterator[AdvanceTo]:
+def progress_through_time(out: Output, since: datetime, until: datetime) -> Iterator[Callable[[datetime], None]]:
     """Show a progress bar on a terminal; how many actions there are is not known before, only their span of time."""
     from rich.progress import BarColumn, Progress, TextColumn
 

@@ -193,17 +193,11 @@ class StartupMessages:
             announce += ["--config", str(config_file)]
         self.out.line(f"  {shlex.join(announce)}")
         if stack.bridge_url:
-            request = f"{stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{EXAMPLE_QUERY}'"
-            self.out.line(f"  curl -s{self._authority()} {request}")
-
-    def _authority(self) -> str:
-        tls = self.settings.server.tls
-        return f" --cacert {shlex.quote(str(tls.certificate))}" if tls else ""
-
-    def _header(self) -> str:
-        if self.token is None:
-            return ""
-        return f' -H "Authorization: Bearer $(cat {shlex.quote(str(self.token.path))})"'
+            tls, token = self.settings.server.tls, self.token
+            authority = f" --cacert {shlex.quote(str(tls.certificate))}" if tls else ""
+            header = f' -H "Authorization: Bearer $(cat {shlex.quote(str(token.path))})"' if token else ""
+            request = f"{stack.bridge_url}/cstp{header} -H {JSON_HEADER} -d '{EXAMPLE_QUERY}'"
+            self.out.line(f"  curl -s{authority} {request}")
 
 
 ServeEvent: TypeAlias = int | ChildRestarted | ChildProcessFailed

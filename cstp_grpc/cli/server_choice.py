@@ -273,7 +273,6 @@ def choose_endpoint(
 
 
 def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: ConfigurationSource) -> Endpoint:
-    """Return the endpoint of a data folder with the identity and configuration to open it."""
     return replace(endpoint, local=True, identity=choice.identity, config=configuration.config_path)
 
 
