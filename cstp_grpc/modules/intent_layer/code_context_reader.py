@@ -19,15 +19,10 @@ from markdown_it.tree import SyntaxTreeNode
 from cstp_grpc.contract.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.core.guardrails.model import CodeFacts
 from cstp_grpc.core.intents.model import CodeContext, CodeNote, PendingLearning
+from cstp_grpc.modules.intent_layer import node_document
 from cstp_grpc.modules.intent_layer.context_resolution import SECTION_ORDER, iter_delivered_files, merge_sections
 from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.model import Learning, MergedSection, Node
-from cstp_grpc.modules.intent_layer.node_document import (
-    INTRODUCTION,
-    SOURCE_LINE_PATTERN,
-    parse_block_tree,
-    section_key,
-)
 from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, names_in
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.platform.storage.pagination import MAX_BYTES, count_within_budget, estimate_message_bytes
@@ -35,7 +30,7 @@ from cstp_grpc.platform.storage.pagination import MAX_BYTES, count_within_budget
 T = TypeVar("T")
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
-TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{SOURCE_LINE_PATTERN})\s*\Z")
+TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{node_document.SOURCE_LINE_PATTERN})\s*\Z")
 """The last line of a merged learning, which names its report and does not belong to the item."""
 MAX_CHARACTERS = 65_536
 """Maximum characters of a section that is split into items. Measured: the parser takes some 20 µs a line."""
@@ -59,7 +54,7 @@ class BoundaryPermission(StrEnum):
 
 def check_items(text: str) -> list[str]:
     """Return the open items of a section of checks: `- [ ] Run the tests` gives `Run the tests`."""
-    contents = (content for content, _ in _iter_list_items(parse_block_tree(text)))
+    contents = (content for content, _ in _iter_list_items(node_document.parse_block_tree(text)))
     return [_to_single_line(content[box.end() :]) for content in contents if (box := OPEN_BOX.match(content))]
 
 
@@ -70,7 +65,7 @@ def boundary_items(text: str) -> Mapping[BoundaryPermission, list[str]]:
     without one are left out.
     """
     found: dict[BoundaryPermission, list[str]] = {permission: [] for permission in BoundaryPermission}
-    for permission, content in _iter_boundaries(parse_block_tree(text).children, None):
+    for permission, content in _iter_boundaries(node_document.parse_block_tree(text).children, None):
         found[permission].append(_to_single_line(content))
     return found
 
@@ -79,7 +74,7 @@ def pitfall_titles(text: str) -> list[str]:
     """Return the titles of a section's pitfalls: headings, and before the first one items and first lines."""
     titles: list[str] = []
     headed = False
-    for block in parse_block_tree(text).children:
+    for block in node_document.parse_block_tree(text).children:
         if block.type == "heading":
             headed = True
             titles.append(_to_single_line(_leading_text(block)))
@@ -146,7 +141,7 @@ def _to_single_line(text: str) -> str:
     return " ".join(TRAILING_SOURCE.sub("", text.rstrip()).split())
 
 
-INTRODUCTION_KEY = section_key(INTRODUCTION)
+INTRODUCTION_KEY = node_document.section_key(node_document.INTRODUCTION)
 CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = BINDING_SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
 OTHERS = ""
 """Stands for all other sections."""
@@ -226,7 +221,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
         located = []
         missing.append(error.message)
     nodes = list(_read_governing_nodes(tree, located, missing.append))
-    merged = {section_key(section.name): section for section in merge_sections(nodes)}
+    merged = {node_document.section_key(section.name): section for section in merge_sections(nodes)}
     itemised = {key: list(_parsable_texts(merged[key], missing.append)) for key in ITEM_SECTIONS if key in merged}
     # What could not be read is passed to the rules, which must not take its absence for permission.
     rules = _parse_rules(paths, itemised, "; ".join(missing) or None, memo)

@@ -12,15 +12,9 @@ from itertools import pairwise
 from typing import Protocol
 
 from cstp_grpc.contract.errors import InvalidArgument, QueryFailed, Unavailable
+from cstp_grpc.modules.intent_layer import node_document
 from cstp_grpc.modules.intent_layer.learning_merge import NodeEntry, covering_node, new_node_file
 from cstp_grpc.modules.intent_layer.model import ROOT, DuplicateMatch, Learning
-from cstp_grpc.modules.intent_layer.node_document import (
-    LINE_END,
-    SOURCE_LINE_PATTERN,
-    NodeDocument,
-    SectionSpan,
-    parse_blocks,
-)
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 
 WORD_OVERLAP_THRESHOLD = 0.6
@@ -38,7 +32,7 @@ MAX_TEXT = 1000
 
 WORD = re.compile(r"[^\W_]+")
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-SOURCE_LINE_REGEX = re.compile(rf"^[ \t]*{SOURCE_LINE_PATTERN}[ \t]*$", re.MULTILINE)
+SOURCE_LINE_REGEX = re.compile(rf"^[ \t]*{node_document.SOURCE_LINE_PATTERN}[ \t]*$", re.MULTILINE)
 BULLET = re.compile(r"\s*(?:#+|[-*+]|\d+[.)])?\s*(?:\[[ xX]\])?\s*")
 STOP_WORD_TEXT = """
     a about after all also always an and any are as at be because been before being but by can cannot could do does
@@ -100,7 +94,7 @@ class _Statement:
 
 
 def find_duplicates(
-    document: NodeDocument,
+    document: node_document.NodeDocument,
     entry: NodeEntry,
     threshold: float = WORD_OVERLAP_THRESHOLD,
     similarity: TextSimilarity | None = None,
@@ -179,10 +173,10 @@ def _shorten_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1].rstrip() + "…"
 
 
-def _split_statements(document: NodeDocument, span: SectionSpan) -> Iterator[_Statement]:
+def _split_statements(document: node_document.NodeDocument, span: node_document.SectionSpan) -> Iterator[_Statement]:
     """Yield the statements of a section: the text under each heading as a whole, and the items in it."""
-    lines = LINE_END.split(document.body(span))
-    tokens = parse_blocks("\n".join(lines))
+    lines = node_document.LINE_END.split(document.body(span))
+    tokens = node_document.parse_blocks("\n".join(lines))
     blocks = [token for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     headings = [token.map[0] for token in blocks if token.type == "heading_open" and token.map]
     for start, end in pairwise([*headings, len(lines)]):
@@ -195,7 +189,7 @@ def _split_statements(document: NodeDocument, span: SectionSpan) -> Iterator[_St
             yield _make_statement(span, lines, *token.map)
 
 
-def _make_statement(span: SectionSpan, lines: Sequence[str], start: int, end: int) -> _Statement:
+def _make_statement(span: node_document.SectionSpan, lines: Sequence[str], start: int, end: int) -> _Statement:
     return _Statement(span.body_line + start, span.body_line + end, "\n".join(lines[start:end]).rstrip())
 
 

@@ -37,35 +37,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument, Unavailable
-from cstp_grpc.modules.intent_layer import durable_files, model
+from cstp_grpc.modules.intent_layer import durable_files, learning_merge, learning_store, model
 from cstp_grpc.modules.intent_layer.duplicate_search import (
     WORD_OVERLAP_THRESHOLD,
     RecordedSimilarity,
     StatementsChanged,
     TextSimilarity,
     find_duplicates,
-)
-from cstp_grpc.modules.intent_layer.learning_merge import (
-    NodeEntry,
-    covering_node,
-    entry_for_learning,
-    insert_entry,
-    source_line_for,
-    target_files,
-    unified_diff,
-)
-from cstp_grpc.modules.intent_layer.learning_store import (
-    MAX_AGENT_ID,
-    MAX_REPORT_BYTES,
-    MAX_TEXT,
-    MAX_TITLE,
-    REPORTS_FOLDER,
-    LearningStore,
-    check_id,
-    check_line,
-    check_text,
-    learning_not_found,
-    report_file_name,
 )
 from cstp_grpc.modules.intent_layer.node_document import parse_node
 from cstp_grpc.modules.intent_layer.project_files import is_in_repository, name_of, parent_of
@@ -160,7 +138,7 @@ class Reviewer:
         self._similarity = similarity
         self._threshold = threshold
         self._lock_timeout = lock_timeout
-        self._learnings = LearningStore(tree, clock)
+        self._learnings = learning_store.LearningStore(tree, clock)
 
     def review(
         self, request: model.ReviewRequest, before: Callable[[model.Learning], None] = lambda _: None
@@ -203,7 +181,7 @@ class Reviewer:
         """Review a learning under the lock. Raises as `review` does, and StatementsChanged."""
         with self._hold_lock() as mistakes:
             if mistakes is None:
-                raise learning_not_found(request.id)
+                raise learning_store.learning_not_found(request.id)
             # First, so that a learning whose review was interrupted is reviewed in its new state.
             self._recover(mistakes)
             learning = self._require_pending(request)
@@ -233,7 +211,7 @@ class Reviewer:
     @contextmanager
     def _hold_lock(self) -> Iterator[int | None]:
         """Open the folder of the reports and hold the review lock; yield None if the folder is missing."""
-        with durable_files.open_folder(self._tree, self._tree.locate(REPORTS_FOLDER)) as mistakes:
+        with durable_files.open_folder(self._tree, self._tree.locate(learning_store.REPORTS_FOLDER)) as mistakes:
             if mistakes is None:
                 yield None
                 return
@@ -254,7 +232,7 @@ class Reviewer:
                 if time.monotonic() > deadline:
                     raise Unavailable("another review is under way") from None
             except OSError:
-                raise Unavailable(f"{REPORTS_FOLDER} cannot be locked") from None
+                raise Unavailable(f"{learning_store.REPORTS_FOLDER} cannot be locked") from None
             pause.wait(LOCK_POLL_SECONDS)
 
     def _require_pending(self, request: model.ReviewRequest) -> model.Learning:
@@ -263,15 +241,15 @@ class Reviewer:
             raise Conflict(f"{request.id} was reviewed already; it is {learning.state}")
         # A report of the same name in the folder it would move to: moving would replace it.
         for state in STATE_AFTER_VERDICT.values():
-            if self._tree.exists(f"{self._learnings.folder(state)}/{report_file_name(request.id)}"):
+            if self._tree.exists(f"{self._learnings.folder(state)}/{learning_store.report_file_name(request.id)}"):
                 raise Conflict(f"there is another {request.id} that is {state}")
         return learning
 
     def _compare(
         self, learning: model.Learning, edits: model.LearningEdits, similarity: RecordedSimilarity | None
-    ) -> tuple[NodeEntry, model.Node | None, list[model.DuplicateMatch]]:
-        entry = entry_for_learning(learning, edits)
-        node = covering_node(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
+    ) -> tuple[learning_merge.NodeEntry, model.Node | None, list[model.DuplicateMatch]]:
+        entry = learning_merge.entry_for_learning(learning, edits)
+        node = learning_merge.covering_node(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
         documents = [self._tree.document(file.path) for file in node.all_files] if node else []
         found = [find_duplicates(each, entry, self._threshold, similarity) for each in documents if each]
         return entry, node, [duplicate for duplicates in found for duplicate in duplicates]
@@ -281,18 +259,18 @@ class Reviewer:
     ) -> _PlannedMerge:
         """Plan the merge of a learning into its node."""
         entry, node, duplicates = self._compare(learning, edits, similarity)
-        files = target_files(self._tree, node, entry.section)
+        files = learning_merge.target_files(self._tree, node, entry.section)
         # Located, so that a link and its target are changed once.
         targets = list(dict.fromkeys(self._tree.locate(file) for file in files))
         before = self._text(targets[0])
-        after = insert_entry(parse_node(before or "", targets[0]), entry)
+        after = learning_merge.insert_entry(parse_node(before or "", targets[0]), entry)
         content = after.encode()
         if len(content) > MAX_FILE_BYTES:
             raise Conflict(f"{files[0]} would be larger than {MAX_FILE_BYTES} bytes")
         old = None if before is None else before.encode()
         return _PlannedMerge(
             node=files[0],
-            diff=unified_diff(files[0], before, after),
+            diff=learning_merge.unified_diff(files[0], before, after),
             duplicates=tuple(sorted(duplicates, key=lambda duplicate: -duplicate.score)),
             changes=tuple(_make_change(target, old, content, entry) for target in targets),
             content=content,
@@ -309,7 +287,9 @@ class Reviewer:
     def _carry_out(
         self, mistakes: int, learning: model.Learning, review: model.LearningReview, merge_: _PlannedMerge | None
     ) -> None:
-        journal = _ReviewJournal(learning.id, review, source_line_for(learning.id), merge_.changes if merge_ else ())
+        journal = _ReviewJournal(
+            learning.id, review, learning_merge.source_line_for(learning.id), merge_.changes if merge_ else ()
+        )
         # kill -9 up to here leaves at most a temporary file, which the next review removes; from here on the journal is
         # settled first by the next review, see `_recover`.
         durable_files.replace_file(mistakes, JOURNAL_FILE, _encode_journal(journal), None, JOURNAL_TEMPORARY_FILE)
@@ -358,9 +338,9 @@ class Reviewer:
                 if node and _content_hash(node.data) == copy.after:
                     self._replace_node(copy, node.data)
         pending = self._learnings.folder(model.LearningState.PENDING)
-        name = report_file_name(journal.id)
+        name = learning_store.report_file_name(journal.id)
         with durable_files.open_folder(self._tree, pending) as folder:
-            report = None if folder is None else durable_files.read_file(folder, name, MAX_REPORT_BYTES)
+            report = None if folder is None else durable_files.read_file(folder, name, learning_store.MAX_REPORT_BYTES)
             if folder is None or report is None:
                 return
             if not has_review(report.data, journal.review):
@@ -403,7 +383,7 @@ class Reviewer:
     def _check_room(self, learning_id: str, review: model.LearningReview) -> None:
         """Raise Conflict if the report with one more review would be too large to be read."""
         report = self._report(learning_id)
-        if report and len(add_review(report.data, review)) > MAX_REPORT_BYTES:
+        if report and len(add_review(report.data, review)) > learning_store.MAX_REPORT_BYTES:
             raise Conflict(f"the report of {learning_id} has no room for another review; shorten it by hand")
 
     def _content(self, file: str, limit: int = MAX_FILE_BYTES) -> durable_files.FileContent | None:
@@ -411,23 +391,23 @@ class Reviewer:
             return None if folder is None else durable_files.read_file(folder, name_of(file), limit)
 
     def _report(self, learning_id: str) -> durable_files.FileContent | None:
-        file = f"{self._learnings.folder(model.LearningState.PENDING)}/{report_file_name(learning_id)}"
-        return self._content(file, MAX_REPORT_BYTES)
+        file = f"{self._learnings.folder(model.LearningState.PENDING)}/{learning_store.report_file_name(learning_id)}"
+        return self._content(file, learning_store.MAX_REPORT_BYTES)
 
 
 def _check_request(request: model.ReviewRequest) -> None:
-    check_id(request.id)
+    learning_store.check_id(request.id)
     for name in (request.reviewer, request.claimed_reviewer):
         if name is not None:
-            check_line("reviewer", name, MAX_AGENT_ID)
-    check_text("reason", request.reason or "-", MAX_REASON)
+            learning_store.check_line("reviewer", name, learning_store.MAX_AGENT_ID)
+    learning_store.check_text("reason", request.reason or "-", MAX_REASON)
     edits = request.edits
     if edits.title is not None:
-        check_line("edits.title", edits.title, MAX_TITLE)
+        learning_store.check_line("edits.title", edits.title, learning_store.MAX_TITLE)
     if edits.detail is not None:
-        check_text("edits.detail", edits.detail, MAX_TEXT)
+        learning_store.check_text("edits.detail", edits.detail, learning_store.MAX_TEXT)
     if edits.section is not None:
-        check_line("edits.section", edits.section, MAX_SECTION)
+        learning_store.check_line("edits.section", edits.section, MAX_SECTION)
 
 
 def _reviewer_signature(request: model.ReviewRequest) -> str:
@@ -446,14 +426,14 @@ def _open_lock_file(mistakes: int) -> Iterator[int]:
     try:
         lock = os.open(LOCK_FILE, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=mistakes)
     except OSError:
-        raise Unavailable(f"{REPORTS_FOLDER}/{LOCK_FILE} cannot be opened") from None
+        raise Unavailable(f"{learning_store.REPORTS_FOLDER}/{LOCK_FILE} cannot be opened") from None
     try:
         yield lock
     finally:
         os.close(lock)
 
 
-def _make_change(file: str, before: bytes | None, after: bytes, entry: NodeEntry) -> _NodeChange:
+def _make_change(file: str, before: bytes | None, after: bytes, entry: learning_merge.NodeEntry) -> _NodeChange:
     marks = (before or b"").count(entry.mark.encode())
     return _NodeChange(file, None if before is None else _content_hash(before), _content_hash(after), marks)
 
@@ -485,11 +465,15 @@ def _decode_journal(data: bytes) -> _ReviewJournal:
             changes=tuple(_NodeChange(**change) for change in content["changes"]),
         )
         # The journal is a file that anybody may have written: its names become paths.
-        check_id(journal.id)
+        learning_store.check_id(journal.id)
         in_repository = any(is_in_repository(change.file) for change in journal.changes)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidArgument):
-        raise Unavailable(f"{REPORTS_FOLDER}/{JOURNAL_FILE} cannot be read; look at it and remove it") from None
+        raise Unavailable(
+            f"{learning_store.REPORTS_FOLDER}/{JOURNAL_FILE} cannot be read; look at it and remove it"
+        ) from None
     if in_repository:
         # A journal may come with a clone of a repository; it must not write the files that name programs git runs.
-        raise Unavailable(f"{REPORTS_FOLDER}/{JOURNAL_FILE} is none of a review; look at it and remove it")
+        raise Unavailable(
+            f"{learning_store.REPORTS_FOLDER}/{JOURNAL_FILE} is none of a review; look at it and remove it"
+        )
     return journal

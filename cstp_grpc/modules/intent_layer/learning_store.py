@@ -15,28 +15,11 @@ from datetime import datetime
 from cachetools import LRUCache
 
 from cstp_grpc.contract.errors import InvalidArgument, NotFound, Unavailable
-from cstp_grpc.modules.intent_layer import durable_files
-from cstp_grpc.modules.intent_layer.model import (
-    ROOT,
-    Learning,
-    LearningState,
-    LearningType,
-    NewLearning,
-    PendingReports,
-    UnreadableReportFile,
-)
+from cstp_grpc.modules.intent_layer import durable_files, model
 from cstp_grpc.modules.intent_layer.project_files import MAX_PATH_BYTES, common_folder, iter_ancestors, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.modules.intent_layer.report_format import ReportFormatError, format_report, parse_report
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-    to_microseconds,
-)
+from cstp_grpc.platform.storage import pagination
 
 DRIVE = re.compile(r"[A-Za-z]:(?=[\\/])|\\\\")
 """How an absolute path begins on Windows."""
@@ -62,14 +45,14 @@ def place_reported_path(tree: ProjectTree, written: str) -> str | None:
     path = posixpath.normpath(f"/{path.lstrip('~/')}")
     root = str(tree.root)
     if not drive and (path == root or path.startswith(f"{root}/")):
-        return _locate_or_none(tree, path[len(root) + 1 :] or ROOT)
+        return _locate_or_none(tree, path[len(root) + 1 :] or model.ROOT)
     names = [name for name in path.split("/") if name][-MAX_NAMES:]
     # The longest suffix first: shorter ones fit more places.
     for first in range(len(names)):
         located = _locate_or_none(tree, "/".join(names[first:]))
         if located is not None and tree.exists(located):
             return located
-    return ROOT if names and names[-1] == tree.root.name else None
+    return model.ROOT if names and names[-1] == tree.root.name else None
 
 
 def _locate_relative(tree: ProjectTree, path: str) -> str | None:
@@ -120,16 +103,16 @@ class LearningQuery:
     `path` None matches anywhere; otherwise a learning must concern that file or folder, or something in it.
     """
 
-    states: frozenset[LearningState] = frozenset()
-    types: frozenset[LearningType] = frozenset()
+    states: frozenset[model.LearningState] = frozenset()
+    types: frozenset[model.LearningType] = frozenset()
     path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LearningPage(Page[Learning]):
+class LearningPage(pagination.Page[model.Learning]):
     """A page of learnings; the first page also names the reports in the listed states that cannot be read."""
 
-    unreadable: tuple[UnreadableReportFile, ...] = ()
+    unreadable: tuple[model.UnreadableReportFile, ...] = ()
 
 
 class LearningStore:
@@ -151,11 +134,11 @@ class LearningStore:
         # Guards the cache only, whose lookups reorder it. Reports are read and parsed without it: two threads may
         # parse the same one, and the later result replaces an equal one.
         self._lock = threading.Lock()
-        self._cache: LRUCache[str, tuple[ReportStamp, Learning]] = LRUCache(
+        self._cache: LRUCache[str, tuple[ReportStamp, model.Learning]] = LRUCache(
             CACHED_CHARACTERS, lambda cached: len(cached[1].detail) + len(cached[1].evidence or "") + CACHED_OVERHEAD
         )
 
-    def file(self, new: NewLearning, before: Callable[[Learning], None] = lambda _: None) -> Learning:
+    def file(self, new: model.NewLearning, before: Callable[[model.Learning], None] = lambda _: None) -> model.Learning:
         """Write a report and return the learning; the report is on disk, and never visible incomplete.
 
         Raises InvalidArgument for fields that are blank, too long or not on one line, and for paths as
@@ -165,7 +148,7 @@ class LearningStore:
         located = tuple(dict.fromkeys(self._tree.locate(path, "paths") for path in new.paths))
         _check_new_learning(new, located)
         directory = common_folder([containing_folder(self._tree, path) for path in located])
-        folder = self.folder(LearningState.PENDING)
+        folder = self.folder(model.LearningState.PENDING)
         for _ in range(MAX_ID_ATTEMPTS):
             learning = self._new_learning(new, located)
             content = format_report(learning, directory)
@@ -180,7 +163,7 @@ class LearningStore:
                     return learning
         raise Unavailable("no identifier could be found for the report")
 
-    def get(self, learning_id: str) -> Learning:
+    def get(self, learning_id: str) -> model.Learning:
         """Return a learning in any state.
 
         Raises InvalidArgument for an invalid identifier and for an unreadable report, and NotFound.
@@ -190,19 +173,19 @@ class LearningStore:
         report = None if state is None else self._get(state, learning_id)
         if report is None:
             raise learning_not_found(learning_id)
-        if isinstance(report, UnreadableReportFile):
+        if isinstance(report, model.UnreadableReportFile):
             raise InvalidArgument.field("id", f"{report.file} cannot be read: {report.reason}")
         return report
 
-    def page(self, query: LearningQuery, request: PageRequest) -> LearningPage:
+    def page(self, query: LearningQuery, request: pagination.PageRequest) -> LearningPage:
         """Return a page of learnings, latest first. Raises InvalidArgument for a foreign page token."""
-        states = frozenset(query.states or LearningState)
-        types = frozenset(query.types or LearningType)
+        states = frozenset(query.states or model.LearningState)
+        types = frozenset(query.types or model.LearningType)
         path = None if query.path is None else self._tree.locate(query.path)
         conditions = ("learnings", sorted(states), sorted(types), path)
         after = _parse_sort_key(request.token, conditions) if request.token else None
         reports = list(self._iter_reports(states))
-        learnings = [each for each in reports if isinstance(each, Learning) and each.type in types]
+        learnings = [each for each in reports if isinstance(each, model.Learning) and each.type in types]
         if path is not None:
             learnings = [each for each in learnings if any(_is_inside(about, path) for about in each.paths)]
         learnings.sort(key=_sort_key, reverse=True)
@@ -210,57 +193,57 @@ class LearningStore:
             # By key and not by position: learnings filed or reviewed meanwhile shift no page.
             learnings = [each for each in learnings if _sort_key(each) < after]
         kept = learnings[: request.limit]
-        kept = kept[: count_within_budget(kept, _estimate_size)]
-        token = encode_page_token(conditions, _sort_key(kept[-1])) if len(kept) < len(learnings) else ""
-        unreadable = () if after else tuple(each for each in reports if isinstance(each, UnreadableReportFile))
+        kept = kept[: pagination.count_within_budget(kept, _estimate_size)]
+        token = pagination.encode_page_token(conditions, _sort_key(kept[-1])) if len(kept) < len(learnings) else ""
+        unreadable = () if after else tuple(each for each in reports if isinstance(each, model.UnreadableReportFile))
         return LearningPage(tuple(kept), token, unreadable)
 
-    def pending_for_paths(self, *paths: str) -> PendingReports:
+    def pending_for_paths(self, *paths: str) -> model.PendingReports:
         """Return the pending learnings that apply to located paths, and the unreadable pending reports.
 
         A learning applies if it is about a path itself or something below it, about a folder that contains it, or about
         a file directly in such a folder.
         """
         above = {folder for path in paths for folder in iter_ancestors(containing_folder(self._tree, path))}
-        pending = list(self._iter_reports([LearningState.PENDING]))
+        pending = list(self._iter_reports([model.LearningState.PENDING]))
         applying = [
             each
             for each in pending
-            if isinstance(each, Learning) and any(self._concerns(about, paths, above) for about in each.paths)
+            if isinstance(each, model.Learning) and any(self._concerns(about, paths, above) for about in each.paths)
         ]
-        unreadable = tuple(each for each in pending if isinstance(each, UnreadableReportFile))
-        return PendingReports(tuple(sorted(applying, key=_sort_key, reverse=True)), unreadable)
+        unreadable = tuple(each for each in pending if isinstance(each, model.UnreadableReportFile))
+        return model.PendingReports(tuple(sorted(applying, key=_sort_key, reverse=True)), unreadable)
 
-    def folder(self, state: LearningState) -> str:
+    def folder(self, state: model.LearningState) -> str:
         """Return the located folder of the reports in a state.
 
         Raises InvalidArgument if it is outside the project.
         """
         return self._tree.locate(f"{REPORTS_FOLDER}/{state}")
 
-    def find(self, learning_id: str) -> LearningState | None:
+    def find(self, learning_id: str) -> model.LearningState | None:
         """Return the state of a report, also while it is being moved to the next state, or None."""
         # In the order in which a review moves a report, pending first: one that leaves a folder after it was searched
         # is then found in the next.
-        for state in LearningState:
+        for state in model.LearningState:
             if self._tree.exists(f"{self.folder(state)}/{report_file_name(learning_id)}"):
                 return state
         return None
 
-    def _new_learning(self, new: NewLearning, located: tuple[str, ...]) -> Learning:
+    def _new_learning(self, new: model.NewLearning, located: tuple[str, ...]) -> model.Learning:
         at = self._clock()
         # The process id keeps processes of one machine apart whatever their randomness, for instance after a fork.
         learning_id = f"{new.type.upper()}-{at:%Y-%m-%d}-{self._randomness()}-{os.getpid()}"
-        return Learning(
+        return model.Learning(
             id=learning_id,
             type=new.type,
-            state=LearningState.PENDING,
+            state=model.LearningState.PENDING,
             at=at,
             paths=located,
             title=new.title,
             detail=new.detail,
             agent_id=new.agent_id,
-            file=report_path(LearningState.PENDING, learning_id),
+            file=report_path(model.LearningState.PENDING, learning_id),
             evidence=new.evidence,
             operation=new.operation or None,
         )
@@ -271,15 +254,17 @@ class LearningStore:
             return True
         return parent_of(about) in above and not self._tree.is_folder(about)
 
-    def _get(self, state: LearningState, learning_id: str) -> Learning | UnreadableReportFile | None:
+    def _get(self, state: model.LearningState, learning_id: str) -> model.Learning | model.UnreadableReportFile | None:
         with durable_files.open_folder(self._tree, self.folder(state)) as descriptor:
             return None if descriptor is None else self._read(state, descriptor, report_file_name(learning_id))
 
-    def _iter_reports(self, states: Iterable[LearningState]) -> Iterator[Learning | UnreadableReportFile]:
+    def _iter_reports(
+        self, states: Iterable[model.LearningState]
+    ) -> Iterator[model.Learning | model.UnreadableReportFile]:
         """Yield each report once, also one that is moved to another state meanwhile."""
         # Folders in the order of LearningState, as in `find`.
         seen: set[str] = set()
-        for state in [state for state in LearningState if state in states]:
+        for state in [state for state in model.LearningState if state in states]:
             with durable_files.open_folder(self._tree, self.folder(state)) as descriptor:
                 for name in _list_report_names(state, descriptor):
                     report = None if descriptor is None or name in seen else self._read(state, descriptor, name)
@@ -287,20 +272,22 @@ class LearningStore:
                         seen.add(name)
                         yield report
 
-    def _read(self, state: LearningState, folder: int, name: str) -> Learning | UnreadableReportFile | None:
+    def _read(
+        self, state: model.LearningState, folder: int, name: str
+    ) -> model.Learning | model.UnreadableReportFile | None:
         """Return the learning in a report, or None if the report was moved meanwhile."""
         file = f"{REPORTS_FOLDER}/{state}/{name}"
         learning_id = name.removesuffix(REPORT_SUFFIX)
         if not LEARNING_ID.fullmatch(learning_id):
-            return UnreadableReportFile(file.encode(errors="replace").decode(), "its name is not an identifier")
+            return model.UnreadableReportFile(file.encode(errors="replace").decode(), "its name is not an identifier")
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError:
-            return UnreadableReportFile(file, "it cannot be read")
+            return model.UnreadableReportFile(file, "it cannot be read")
         if not stat.S_ISREG(status.st_mode):
-            return UnreadableReportFile(file, "it is not a regular file")
+            return model.UnreadableReportFile(file, "it is not a regular file")
         # Taken before the file is read: if it changes in between, the cached stamp is out of date and it is read again.
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         with self._lock:
@@ -313,23 +300,23 @@ class LearningStore:
                 return None
             learning = self._with_located_paths(parse_report(content.data, learning_id, state, file))
         except ReportFormatError as error:
-            return UnreadableReportFile(file, str(error))
+            return model.UnreadableReportFile(file, str(error))
         except InvalidArgument:
-            return UnreadableReportFile(file, f"it is larger than {MAX_REPORT_BYTES} bytes")
+            return model.UnreadableReportFile(file, f"it is larger than {MAX_REPORT_BYTES} bytes")
         except Unavailable:
-            return UnreadableReportFile(file, "it cannot be read")
+            return model.UnreadableReportFile(file, "it cannot be read")
         with self._lock:
             self._cache[file] = stamp, learning
         return learning
 
-    def _with_located_paths(self, learning: Learning) -> Learning:
+    def _with_located_paths(self, learning: model.Learning) -> model.Learning:
         """Return a learning with its paths located; other tools write them in other forms."""
         if len(learning.paths) > MAX_PATHS:
             raise ReportFormatError(f"it names more than {MAX_PATHS} paths")
         located_paths = {path: place_reported_path(self._tree, path) for path in learning.paths}
         located = tuple(dict.fromkeys(path for path in located_paths.values() if path is not None))
         unplaced = tuple(path for path, located_path in located_paths.items() if located_path is None)
-        return replace(learning, paths=located or (ROOT,), unplaced_paths=unplaced)
+        return replace(learning, paths=located or (model.ROOT,), unplaced_paths=unplaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +337,7 @@ def learning_not_found(learning_id: str) -> NotFound:
     return NotFound(f"there is no learning {learning_id}")
 
 
-def report_path(state: LearningState, learning_id: str) -> str:
+def report_path(state: model.LearningState, learning_id: str) -> str:
     return f"{REPORTS_FOLDER}/{state}/{report_file_name(learning_id)}"
 
 
@@ -365,21 +352,21 @@ def containing_folder(tree: ProjectTree, path: str) -> str:
 
 
 def _is_inside(path: str, folder: str) -> bool:
-    return folder in (ROOT, path) or path.startswith(f"{folder}/")
+    return folder in (model.ROOT, path) or path.startswith(f"{folder}/")
 
 
-def _sort_key(learning: Learning) -> tuple[int, str]:
-    return to_microseconds(learning.at), learning.id
+def _sort_key(learning: model.Learning) -> tuple[int, str]:
+    return pagination.to_microseconds(learning.at), learning.id
 
 
 def _parse_sort_key(token: str, conditions: object) -> tuple[int, str]:
-    at, learning_id = decode_page_token(token, conditions, (int, str))
+    at, learning_id = pagination.decode_page_token(token, conditions, (int, str))
     return int(at), str(learning_id)
 
 
-def _estimate_size(learning: Learning) -> int:
+def _estimate_size(learning: model.Learning) -> int:
     reviews = [text for review in learning.reviews for text in (review.reviewer, review.reason)]
-    return estimate_message_bytes(
+    return pagination.estimate_message_bytes(
         [
             learning.id,
             learning.title,
@@ -394,7 +381,7 @@ def _estimate_size(learning: Learning) -> int:
     )
 
 
-def _list_report_names(state: LearningState, folder: int | None) -> list[str]:
+def _list_report_names(state: model.LearningState, folder: int | None) -> list[str]:
     """Return the file names of reports; those that begin with a dot are incomplete or not reports."""
     if folder is None:
         return []
@@ -405,7 +392,7 @@ def _list_report_names(state: LearningState, folder: int | None) -> list[str]:
     return sorted(name for name in names if name.endswith(REPORT_SUFFIX) and not name.startswith("."))
 
 
-def _check_new_learning(new: NewLearning, located: tuple[str, ...]) -> None:
+def _check_new_learning(new: model.NewLearning, located: tuple[str, ...]) -> None:
     if not 1 <= len(located) <= MAX_PATHS:
         raise InvalidArgument.field("paths", f"must be 1 to {MAX_PATHS}")
     check_line("title", new.title, MAX_TITLE)

@@ -9,14 +9,7 @@ from urllib.parse import quote
 
 from cstp_grpc.common.unicode_text import to_printable_line
 from cstp_grpc.contract.errors import Conflict, InvalidArgument, NotFound
-from cstp_grpc.modules.intent_layer import durable_files
-from cstp_grpc.modules.intent_layer.folder_overview import (
-    EntryPoint,
-    FolderOverview,
-    ModuleExports,
-    ReadmeText,
-    inspect_folder,
-)
+from cstp_grpc.modules.intent_layer import durable_files, folder_overview
 from cstp_grpc.modules.intent_layer.learning_merge import new_node_file
 from cstp_grpc.modules.intent_layer.model import ROOT, NodeSkeleton
 from cstp_grpc.modules.intent_layer.project_files import join_path, name_of
@@ -91,7 +84,7 @@ def _build_skeleton(tree: ProjectTree, folder: str) -> NodeSkeleton:
         # `exists` counts a dangling link too, which create_file would refuse as well.
         if tree.exists(join_path(folder, name)):
             raise _node_exists_error(join_path(folder, name))
-    overview = inspect_folder(tree, folder)
+    overview = folder_overview.inspect_folder(tree, folder)
     name = tree.root.name if folder == ROOT else name_of(folder)
     title = _escape_title(overview.readme.title or name or "The project")
     return NodeSkeleton(
@@ -104,7 +97,7 @@ def _node_exists_error(file: str) -> Conflict:
     return Conflict(f"there is {to_printable_line(file)} already")
 
 
-def _iter_blocks(overview: FolderOverview) -> Iterator[str]:
+def _iter_blocks(overview: folder_overview.FolderOverview) -> Iterator[str]:
     yield from _render_section(
         "Purpose", [_render_purpose(overview.readme.paragraph), _render_topics(overview.readme.headings)], PURPOSE
     )
@@ -131,7 +124,7 @@ def _to_html_comment(text: str) -> str:
     return f"<!-- {text} -->"
 
 
-def _render_purpose(words: Iterable[ReadmeText]) -> str:
+def _render_purpose(words: Iterable[folder_overview.ReadmeText]) -> str:
     """Return the beginning of a paragraph as one line."""
     pieces: list[str] = []
     remaining = PURPOSE_CHARACTERS
@@ -170,21 +163,21 @@ def _escape_line_start(text: str) -> str:
     return LEADING_MARKUP.sub(r"\\", text, count=1) if re.match(r"[-+=#>~:|_&]|\d+[.)]", text) else text
 
 
-def _entry_point_table(entry_points: Iterable[EntryPoint]) -> str:
+def _entry_point_table(entry_points: Iterable[folder_overview.EntryPoint]) -> str:
     rows = _lines_that_fit(f"| {_task_cell(each)} | `{each.file}` |" for each in entry_points)
     return "\n".join(["| task | file |", "|---|---|", *rows]) if rows else ""
 
 
-def _task_cell(entry_point: EntryPoint) -> str:
+def _task_cell(entry_point: folder_overview.EntryPoint) -> str:
     return " ".join(filter(None, [entry_point.task, ", ".join(f"`{each}`" for each in entry_point.commands)]))
 
 
-def _check_lines(overview: FolderOverview) -> str:
+def _check_lines(overview: folder_overview.FolderOverview) -> str:
     commands = [f"- [ ] `{command}` passes." for command in overview.checks]
     return "\n".join(commands or ([f"- [ ] The tests in `{overview.tests}/` pass."] if overview.tests else []))
 
 
-def _export_line(exports: ModuleExports) -> str:
+def _export_line(exports: folder_overview.ModuleExports) -> str:
     return f"- `{exports.file}`: {', '.join(f'`{name}`' for name in exports.names)}"
 
 

@@ -20,14 +20,7 @@ from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, names_i
 from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES
 from cstp_grpc.modules.intent_layer.validation import DEFAULT_SEVERITIES, select_nodes, validate_selected
 from cstp_grpc.modules.intent_layer.validation_rules import RuleSeverities
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-)
+from cstp_grpc.platform.storage import pagination
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +141,7 @@ class ProjectService:
             pending = self._learnings.pending_for_paths(path) if request.with_pending else model.PendingReports()
             return resolve_context(self._tree, request, pending)
 
-    def nodes(self, page: PageRequest, call: ProjectCall) -> Page[ListedNode]:
+    def nodes(self, page: pagination.PageRequest, call: ProjectCall) -> pagination.Page[ListedNode]:
         """Return a page of the nodes, a parent before its children.
 
         Raises InvalidArgument for a foreign page token.
@@ -157,13 +150,13 @@ class ProjectService:
             found = list(with_parents(self._tree.nodes()))
             conditions = ("nodes", self._project)
             if page.token:
-                (last,) = decode_page_token(page.token, conditions, (str,))
+                (last,) = pagination.decode_page_token(page.token, conditions, (str,))
                 # In the order of the walk, which is that of the segments and not of the texts.
                 found = [each for each in found if names_in(each.node.folder) > names_in(str(last))]
             kept = found[: page.limit]
-            kept = kept[: count_within_budget(kept, _estimate_size)]
-            token = encode_page_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(found) else ""
-            return Page(tuple(kept), token)
+            kept = kept[: pagination.count_within_budget(kept, _estimate_size)]
+            token = pagination.encode_page_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(found) else ""
+            return pagination.Page(tuple(kept), token)
 
     def node(self, path: str, call: ProjectCall) -> ListedNode:
         """Return the node of a folder, named by the folder or by the node's file. Raises NotFound."""
@@ -207,7 +200,7 @@ class ProjectService:
                 self._tree.locate(path, f"also_paths[{number - 1}]" if number else "path")
             return self._learnings.file(new, lambda learning: attempt.begin(learning_id=learning.id))
 
-    def learnings(self, query: LearningQuery, page: PageRequest, call: ProjectCall) -> LearningPage:
+    def learnings(self, query: LearningQuery, page: pagination.PageRequest, call: ProjectCall) -> LearningPage:
         """Return a page of learnings, latest first. Raises InvalidArgument for a foreign page token."""
         with self._audit_read("list learnings", [] if query.path is None else [query.path], call):
             return self._learnings.page(query, page)
@@ -283,4 +276,6 @@ def with_parents(nodes: Iterable[model.Node]) -> Iterator[ListedNode]:
 
 def _estimate_size(item: ListedNode) -> int:
     node = item.node
-    return estimate_message_bytes((node.path, node.folder, item.parent, *(section.name for section in node.sections)))
+    return pagination.estimate_message_bytes(
+        (node.path, node.folder, item.parent, *(section.name for section in node.sections))
+    )

@@ -20,27 +20,11 @@ from cachetools import LRUCache
 
 from cstp_grpc.common.token_estimate import count_tokens
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, Unavailable
+from cstp_grpc.modules.intent_layer import project_files
 from cstp_grpc.modules.intent_layer.ignored_folders import IgnoredFolders, read_ignored_folders
 from cstp_grpc.modules.intent_layer.model import ROOT, Node, NodeFile
 from cstp_grpc.modules.intent_layer.node_document import NodeDocument, parse_node
 from cstp_grpc.modules.intent_layer.node_imports import ImportFollower, ParsedFile, find_imports
-from cstp_grpc.modules.intent_layer.project_files import (
-    TRAVERSE_FLAGS,
-    FileStamp,
-    FolderListing,
-    invalid_path_error,
-    is_in_repository,
-    is_utf8,
-    join_path,
-    list_folder_at,
-    located_names,
-    open_at,
-    parent_of,
-    parse_path,
-    read_at,
-    stamp_of,
-    stat_at,
-)
 
 NODE_FILES = ("CLAUDE.md", "AGENTS.md")
 """The files of a node, in the order in which they are read; the first is for the root."""
@@ -71,7 +55,7 @@ class UnreadableFolder:
 
 @dataclass(frozen=True, slots=True)
 class _CachedFile(ParsedFile):
-    stamp: FileStamp
+    stamp: project_files.FileStamp
     linked: bool
 
 
@@ -116,14 +100,14 @@ class ProjectTree:
         `..` is resolved as written, before symbolic links are. Raises InvalidArgument, which names `field`, for a path
         that leaves the project or that no file can have; Unavailable if the project cannot be read.
         """
-        parts = parse_path(path, field)
+        parts = project_files.parse_path(path, field)
         try:
             real = self._real_path("/".join(parts))
         except OSError:
             raise InvalidArgument.field(field, "contains links that form a cycle") from None
         if real is None:
             raise InvalidArgument.field(field, "leads out of the project by a link")
-        if not is_utf8(real):
+        if not project_files.is_utf8(real):
             raise InvalidArgument.field(field, "leads to a name that is not UTF-8")
         return real
 
@@ -179,10 +163,10 @@ class ProjectTree:
             if descriptor is not None:
                 yield from self._walk(ROOT, descriptor, 0, self.ignored_folders())
 
-    def listing(self, folder: str) -> FolderListing | None:
+    def listing(self, folder: str) -> project_files.FolderListing | None:
         """Return the names in a folder, or None if it is missing. Raises Unavailable."""
         with self.open_folder(folder) as descriptor:
-            return None if descriptor is None else list_folder_at(folder, descriptor)
+            return None if descriptor is None else project_files.list_folder_at(folder, descriptor)
 
     def read(self, file: str, limit: int = MAX_FILE_BYTES) -> bytes | None:
         """Return a file's content, or None if it is not a regular file.
@@ -191,10 +175,10 @@ class ProjectTree:
         cannot be read.
         """
         with self._open_parent(file) as descriptor:
-            status = None if descriptor is None else stat_at(file, descriptor)
+            status = None if descriptor is None else project_files.stat_at(file, descriptor)
             if descriptor is None or status is None or not stat.S_ISREG(status.st_mode):
                 return None
-            content = read_at(file, descriptor, limit)
+            content = project_files.read_at(file, descriptor, limit)
             return content and content[1]
 
     @contextmanager
@@ -210,10 +194,10 @@ class ProjectTree:
     @contextmanager
     def _open_parent(self, path: str) -> Iterator[int | None]:
         """Open the parent folder of a path; yield None if it is missing or the path is not well-formed."""
-        if located_names(path) is None:
+        if project_files.located_names(path) is None:
             yield None
             return
-        with self.open_folder(parent_of(path)) as descriptor:
+        with self.open_folder(project_files.parent_of(path)) as descriptor:
             yield descriptor
 
     def _real_root(self) -> str:
@@ -244,23 +228,23 @@ class ProjectTree:
 
     def _lstat(self, path: str) -> os.stat_result | None:
         with self._open_parent(path) as descriptor:
-            return None if descriptor is None else stat_at(path, descriptor)
+            return None if descriptor is None else project_files.stat_at(path, descriptor)
 
     def _descend(self, path: str) -> Generator[tuple[str, int], None, None]:
         """Yield the existing folders from the root down to a path, each open until the next one is."""
-        names = located_names(path)
+        names = project_files.located_names(path)
         if names is None:
             return
         try:
             # The root itself may be a link: the operator configured it. Nothing below it is followed.
-            descriptor = os.open(self._root, TRAVERSE_FLAGS & ~os.O_NOFOLLOW)
+            descriptor = os.open(self._root, project_files.TRAVERSE_FLAGS & ~os.O_NOFOLLOW)
         except OSError:
             raise Unavailable("the project's folder cannot be read") from None
         try:
             yield ROOT, descriptor
             for count in range(1, len(names) + 1):
                 folder = "/".join(names[:count])
-                below = open_at(folder, TRAVERSE_FLAGS, descriptor)
+                below = project_files.open_at(folder, project_files.TRAVERSE_FLAGS, descriptor)
                 if below is None:
                     return
                 os.close(descriptor)
@@ -273,7 +257,7 @@ class ProjectTree:
         self, folder: str, descriptor: int, depth: int, ignored: IgnoredFolders
     ) -> Iterator[Node | UnreadableFolder]:
         try:
-            listing = list_folder_at(folder, descriptor)
+            listing = project_files.list_folder_at(folder, descriptor)
         except Unavailable as error:
             yield UnreadableFolder(folder, error)
             return
@@ -288,7 +272,7 @@ class ProjectTree:
             # A repository of its own, such as a submodule, of which git was not asked.
             ignored = IgnoredFolders(None)
         for name in listing.folders if depth < MAX_DEPTH else ():
-            below = join_path(folder, name)
+            below = project_files.join_path(folder, name)
             if not ignored.skips(below):
                 yield from self._walk_below(below, descriptor, depth + 1, ignored)
 
@@ -296,7 +280,7 @@ class ProjectTree:
         self, folder: str, above: int, depth: int, ignored: IgnoredFolders
     ) -> Iterator[Node | UnreadableFolder]:
         try:
-            descriptor = open_at(folder, TRAVERSE_FLAGS, above)
+            descriptor = project_files.open_at(folder, project_files.TRAVERSE_FLAGS, above)
         except Unavailable as error:
             yield UnreadableFolder(folder, error)
             return
@@ -307,7 +291,7 @@ class ProjectTree:
                 os.close(descriptor)
 
     def _read_node(self, folder: str, descriptor: int) -> Node | None:
-        first, second = (self._read_node_file(join_path(folder, name), descriptor) for name in NODE_FILES)
+        first, second = (self._read_node_file(project_files.join_path(folder, name), descriptor) for name in NODE_FILES)
         if first and second and first.file.text == second.file.text:
             # Two names of one text are one file: the target of a link, or of two copies the name proper to the folder.
             chosen = second if first.linked or (folder != ROOT and not second.linked) else first
@@ -323,9 +307,9 @@ class ProjectTree:
         if len(read.imports) != 1 or read.document.sections({read.imports[0].line}):
             return False
         try:
-            return self.locate(join_path(parent_of(read.file.path), read.imports[0].path)) == self.locate(
-                other.file.path
-            )
+            return self.locate(
+                project_files.join_path(project_files.parent_of(read.file.path), read.imports[0].path)
+            ) == self.locate(other.file.path)
         except InvalidArgument:
             return False
 
@@ -340,13 +324,13 @@ class ProjectTree:
     def _read_imported_file(self, path: str) -> _CachedFile | None:
         """Return a located file that a node imports."""
         with self._open_parent(path) as descriptor:
-            status = None if descriptor is None else stat_at(path, descriptor)
+            status = None if descriptor is None else project_files.stat_at(path, descriptor)
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 return None
             return self._read_regular_file(path, path, status, descriptor)
 
     def _read_node_file(self, path: str, descriptor: int) -> _CachedFile | None:
-        status = stat_at(path, descriptor)
+        status = project_files.stat_at(path, descriptor)
         if status is None or stat.S_ISDIR(status.st_mode):
             return None
         if stat.S_ISLNK(status.st_mode):
@@ -360,11 +344,11 @@ class ProjectTree:
         except OSError:
             return None
         if target is None:
-            raise invalid_path_error(path, "leads out of the project by a link")
-        if is_in_repository(target):
-            raise invalid_path_error(path, "leads into a folder of version control by a link")
+            raise project_files.invalid_path_error(path, "leads out of the project by a link")
+        if project_files.is_in_repository(target):
+            raise project_files.invalid_path_error(path, "leads into a folder of version control by a link")
         with self._open_parent(target) as descriptor:
-            status = None if descriptor is None else stat_at(target, descriptor)
+            status = None if descriptor is None else project_files.stat_at(target, descriptor)
             # A link here was put in place after the path was resolved, and could lead anywhere: it is not followed.
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 return None
@@ -373,15 +357,15 @@ class ProjectTree:
     def _read_regular_file(self, path: str, target: str, status: os.stat_result, descriptor: int) -> _CachedFile | None:
         """Return the file at `target`, which is reached by `path`."""
         if not stat.S_ISREG(status.st_mode):
-            raise invalid_path_error(path, "is not a regular file")
+            raise project_files.invalid_path_error(path, "is not a regular file")
         linked = path != target
         with self._lock:
             cached = self._cache.get(path)
-        if cached and (cached.stamp, cached.linked) == (stamp_of(status), linked):
+        if cached and (cached.stamp, cached.linked) == (project_files.stamp_of(status), linked):
             return cached
         # Before the file is read: a change during the reading must count as one after it.
         begun = self._clock()
-        content = read_at(target, descriptor, MAX_FILE_BYTES)
+        content = project_files.read_at(target, descriptor, MAX_FILE_BYTES)
         if content is None:
             return None
         read = _parse_file(path, linked, *content)
@@ -396,13 +380,13 @@ def _cached_characters(read: _CachedFile) -> int:
     return len(read.file.text) + CACHED_OVERHEAD
 
 
-def _is_cacheable(stamp: FileStamp, begun: int) -> bool:
+def _is_cacheable(stamp: project_files.FileStamp, begun: int) -> bool:
     """Return whether any later change must alter the stamp: a change in the same clock tick would not."""
     changed = stamp[-1]
     return begun - changed >= (SETTLING_NS if changed % SECOND_NS else COARSE_SETTLING_NS)
 
 
-def _parse_file(path: str, linked: bool, stamp: FileStamp, content: bytes) -> _CachedFile:
+def _parse_file(path: str, linked: bool, stamp: project_files.FileStamp, content: bytes) -> _CachedFile:
     text = content.decode(errors="replace")
     document = parse_node(text, path)
     # The text may hold replacement characters of its own, in which case it encodes to the same bytes.

@@ -46,14 +46,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cstp_grpc.common.rfc3339 import format_rfc3339
-from cstp_grpc.modules.intent_layer.model import (
-    ROOT,
-    Learning,
-    LearningReview,
-    LearningState,
-    LearningType,
-    ReviewVerdict,
-)
+from cstp_grpc.modules.intent_layer import model
 
 DETAIL = "What Happened"
 EVIDENCE = "Evidence"
@@ -62,20 +55,20 @@ UNKNOWN_AGENT = "unknown"
 MAX_TITLE = 200
 
 CHECKBOX_LABELS = {
-    ReviewVerdict.ACCEPT: "Added to AGENTS.md",
-    ReviewVerdict.REJECT: "Rejected",
-    ReviewVerdict.DEFER: "Deferred",
+    model.ReviewVerdict.ACCEPT: "Added to AGENTS.md",
+    model.ReviewVerdict.REJECT: "Rejected",
+    model.ReviewVerdict.DEFER: "Deferred",
 }
 CHECKBOX_PATTERNS = {
-    ReviewVerdict.ACCEPT: re.compile(r"(?m)^(- \[) (\] +(?:added|accept|integrat|\w+ added))", re.IGNORECASE),
-    ReviewVerdict.REJECT: re.compile(r"(?m)^(- \[) (\] +reject)", re.IGNORECASE),
-    ReviewVerdict.DEFER: re.compile(r"(?m)^(- \[) (\] +defer)", re.IGNORECASE),
+    model.ReviewVerdict.ACCEPT: re.compile(r"(?m)^(- \[) (\] +(?:added|accept|integrat|\w+ added))", re.IGNORECASE),
+    model.ReviewVerdict.REJECT: re.compile(r"(?m)^(- \[) (\] +reject)", re.IGNORECASE),
+    model.ReviewVerdict.DEFER: re.compile(r"(?m)^(- \[) (\] +defer)", re.IGNORECASE),
 }
 """The checkboxes of each verdict, also in the words of other tools."""
 TYPE_BY_PREFIX = {
-    **{type_.value: type_ for type_ in LearningType},
-    "mistake": LearningType.PITFALL,
-    "skeleton": LearningType.PITFALL,
+    **{type_.value: type_ for type_ in model.LearningType},
+    "mistake": model.LearningType.PITFALL,
+    "skeleton": model.LearningType.PITFALL,
 }
 """The learning type by the prefix of an identifier, in lower case; other tools use further prefixes."""
 CONTINUATION_SECTIONS = frozenset({"root cause", "why this matters"})
@@ -127,7 +120,7 @@ class _ReportOutline:
     parts: list[_ReportSection]
 
 
-def format_report(learning: Learning, directory: str) -> bytes:
+def format_report(learning: model.Learning, directory: str) -> bytes:
     """Format the report of a learning; `directory` is the common folder of its paths."""
     lines = [f"# {learning.type.upper()}: {_encode_value(learning.title)}", "", *_header_lines(learning, directory), ""]
     lines += [f"### {DETAIL}", "", _encode_block(learning.detail), ""]
@@ -139,7 +132,7 @@ def format_report(learning: Learning, directory: str) -> bytes:
     return content
 
 
-def parse_report(content: bytes, learning_id: str, state: LearningState, file: str) -> Learning:
+def parse_report(content: bytes, learning_id: str, state: model.LearningState, file: str) -> model.Learning:
     """Parse a report, also one that another tool wrote.
 
     `learning_id` is the name of its file without the suffix, and overrides the one in the report. Raises
@@ -153,12 +146,12 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
     title = outline.title or _first_line(operation or detail)
     if not detail:
         raise ReportFormatError("the learning is missing")
-    return Learning(
+    return model.Learning(
         id=learning_id,
         type=_learning_type(fields.get("type", ""), outline.type, learning_id),
         state=state,
         at=_filed_at(fields.get("timestamp", ""), learning_id),
-        paths=paths or (fields.get("directory") or ROOT,),
+        paths=paths or (fields.get("directory") or model.ROOT,),
         title=title,
         detail=detail,
         agent_id=fields.get("agent") or UNKNOWN_AGENT,
@@ -169,7 +162,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
     )
 
 
-def add_review(content: bytes, review: LearningReview) -> bytes:
+def add_review(content: bytes, review: model.LearningReview) -> bytes:
     """Return a report with a review added: box ticked, fields at the end, the rest byte for byte."""
     # Reports of other tools may contain bytes that are not UTF-8; they are written back unchanged.
     text = content.decode(errors="surrogateescape")
@@ -193,11 +186,11 @@ def add_review(content: bytes, review: LearningReview) -> bytes:
     return (text[:start] + ticked + "".join(line + end for line in note)).encode(errors="surrogateescape")
 
 
-def has_review(content: bytes, review: LearningReview) -> bool:
+def has_review(content: bytes, review: model.LearningReview) -> bool:
     return review in _iter_reviews(_split_report(content.decode(errors="replace")).parts)
 
 
-def _header_lines(learning: Learning, directory: str) -> Iterator[str]:
+def _header_lines(learning: model.Learning, directory: str) -> Iterator[str]:
     yield f"**ID**: {learning.id}"
     yield f"**Type**: {learning.type}"
     yield f"**Timestamp**: {format_rfc3339(learning.at)}"
@@ -360,7 +353,7 @@ def _join_detail(parts: Sequence[_ReportSection]) -> str:
     return "\n\n".join(texts)
 
 
-def _iter_reviews(parts: Iterable[_ReportSection]) -> Iterator[LearningReview]:
+def _iter_reviews(parts: Iterable[_ReportSection]) -> Iterator[model.LearningReview]:
     for part in parts:
         if part.key == DISPOSITION.casefold():
             for note in _review_fields(part.text.split("\n")):
@@ -381,16 +374,16 @@ def _review_fields(lines: Iterable[str]) -> list[dict[str, str]]:
     return notes
 
 
-def _parse_review(note: Mapping[str, str]) -> LearningReview | None:
+def _parse_review(note: Mapping[str, str]) -> model.LearningReview | None:
     try:
-        verdict = ReviewVerdict(note["review"].casefold())
+        verdict = model.ReviewVerdict(note["review"].casefold())
         at = _parse_instant(note.get("reviewed", ""))
     except ValueError:
         return None
-    return LearningReview(verdict, note.get("reviewer", ""), note.get("reason", ""), at)
+    return model.LearningReview(verdict, note.get("reviewer", ""), note.get("reason", ""), at)
 
 
-def _learning_type(field: str, title: str, learning_id: str) -> LearningType:
+def _learning_type(field: str, title: str, learning_id: str) -> model.LearningType:
     # What is said expressly first, then what only the name of the file or the title suggests.
     for name in (field.casefold(), learning_id.partition("-")[0].casefold(), title):
         if name in TYPE_BY_PREFIX:

@@ -8,23 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
-from cstp_grpc.modules.intent_layer import validation_rules
+from cstp_grpc.modules.intent_layer import path_mentions, validation_rules
 from cstp_grpc.modules.intent_layer.context_resolution import REQUIRED_SECTIONS
 from cstp_grpc.modules.intent_layer.model import ROOT, Node, NodeFile, ValidationFinding
 from cstp_grpc.modules.intent_layer.node_document import LINE_END, NodeDocument, section_key
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
-from cstp_grpc.modules.intent_layer.path_mentions import (
-    MAX_CHARACTERS,
-    MAYBE_ABSOLUTE,
-    Mention,
-    MentionKind,
-    PathExistenceCache,
-    find_mentions,
-    is_absolute,
-    path_of_link,
-    path_of_mention,
-    possible_paths,
-)
 from cstp_grpc.modules.intent_layer.project_files import join_path, name_of, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES, ProjectTree, UnreadableFolder
 from cstp_grpc.modules.intent_layer.validation_rules import (
@@ -123,7 +111,7 @@ class _NodeValidator:
     def __init__(self, tree: ProjectTree, found: Sequence[Node | UnreadableFolder]) -> None:
         self._tree = tree
         self._root = os.path.realpath(tree.root)
-        self._existence = PathExistenceCache(tree)
+        self._existence = path_mentions.PathExistenceCache(tree)
         # Seeded with the nodes to validate, so that none of them is read twice.
         self._nodes: dict[str, Node | UnreadableFolder | None] = {each.folder: each for each in found}
         self._validated = [each for each in found if isinstance(each, Node)]
@@ -219,7 +207,7 @@ class _NodeValidator:
     def _check_paths(self, folder: str, document: NodeDocument) -> Iterator[ValidationFinding]:
         for key, mentioned in self._mentions_by_section(document):
             for mention in mentioned:
-                if is_absolute(mention, self._root):
+                if path_mentions.is_absolute(mention, self._root):
                     message = f"{quote_text(mention.text)} is a path on one machine"
                     yield validation_rules.ABSOLUTE_PATH.finding(document.file, mention.line, message)
                 elif key == ENTRY_POINTS:
@@ -227,20 +215,20 @@ class _NodeValidator:
                 elif key == DOWNLINKS:
                     yield from self._check_downlink(folder, document.file, mention)
 
-    def _mentions_by_section(self, document: NodeDocument) -> Iterator[tuple[str, tuple[Mention, ...]]]:
+    def _mentions_by_section(self, document: NodeDocument) -> Iterator[tuple[str, tuple[path_mentions.Mention, ...]]]:
         """Yield the mentions of each section that the rules need, and of the preamble."""
         definitions = _link_definitions(document)
         # One cheap search decides whether sections without paths of their own must be parsed at all.
-        absolute = bool(MAYBE_ABSOLUTE.search(document.text[:MAX_CHARACTERS]))
+        absolute = bool(path_mentions.MAYBE_ABSOLUTE.search(document.text[: path_mentions.MAX_CHARACTERS]))
         if absolute:
-            yield "", find_mentions(document.preamble, definitions=definitions)
+            yield "", path_mentions.find_mentions(document.preamble, definitions=definitions)
         for span in document.spans:
             key = section_key(span.name)
-            if span.start_offset < MAX_CHARACTERS and (absolute or key in (ENTRY_POINTS, DOWNLINKS)):
-                yield key, find_mentions(document.body(span), span.body_line, definitions)
+            if span.start_offset < path_mentions.MAX_CHARACTERS and (absolute or key in (ENTRY_POINTS, DOWNLINKS)):
+                yield key, path_mentions.find_mentions(document.body(span), span.body_line, definitions)
 
-    def _check_entry_point(self, folder: str, file: str, mention: Mention) -> Iterator[ValidationFinding]:
-        path = path_of_mention(mention)
+    def _check_entry_point(self, folder: str, file: str, mention: path_mentions.Mention) -> Iterator[ValidationFinding]:
+        path = path_mentions.path_of_mention(mention)
         if not path or self._existence.find(folder, path.text):
             return
         # Inline code with a slash in it may be a command or two words; it is taken for a path if its first folder
@@ -250,11 +238,11 @@ class _NodeValidator:
                 file, mention.line, f"{quote_text(mention.text)} is not there"
             )
 
-    def _check_downlink(self, folder: str, file: str, mention: Mention) -> Iterator[ValidationFinding]:
+    def _check_downlink(self, folder: str, file: str, mention: path_mentions.Mention) -> Iterator[ValidationFinding]:
         """Check a link, or inline code that is clearly a node or folder; other code is a description."""
-        path = path_of_mention(mention)
+        path = path_mentions.path_of_mention(mention)
         is_node = bool(path) and name_of(path.text) in NODE_FILES if path else False
-        if not path or not (mention.kind is MentionKind.LINK or is_node or path.text.endswith("/")):
+        if not path or not (mention.kind is path_mentions.MentionKind.LINK or is_node or path.text.endswith("/")):
             return
         target = self._existence.find(folder, path.text)
         if target is None:
@@ -277,7 +265,7 @@ class _NodeValidator:
                     COMMENT.sub("", document.body(span)),
                     _link_definitions(document),
                 ):
-                    for path in possible_paths(node.folder, written):
+                    for path in path_mentions.possible_paths(node.folder, written):
                         yield parent_of(path) if name_of(path) in NODE_FILES else path
 
     def _nearest_node_above(self, folder: str) -> Node | None:
@@ -356,8 +344,12 @@ def _check_duplicate_sections(document: NodeDocument) -> Iterator[ValidationFind
 
 def _possible_paths_in_text(text: str, definitions: str) -> Iterator[str]:
     """Yield possible paths in a text: links, inline code, and words with a slash."""
-    for mention in find_mentions(text, definitions=definitions):
-        path = path_of_link(mention.text) if mention.kind is MentionKind.LINK else mention.text.strip()
+    for mention in path_mentions.find_mentions(text, definitions=definitions):
+        path = (
+            path_mentions.path_of_link(mention.text)
+            if mention.kind is path_mentions.MentionKind.LINK
+            else mention.text.strip()
+        )
         if path:
             yield path
     for word in WORD.findall(text):

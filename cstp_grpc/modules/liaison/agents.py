@@ -12,15 +12,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.common.spans import NO_SPANS, Spans
 from cstp_grpc.contract.errors import FieldViolation, InvalidPillar
-from cstp_grpc.modules.liaison.model import (
-    AGENT_PREFIX,
-    ChatMessage,
-    DeliveryState,
-    Event,
-    EventType,
-    RoutingDecision,
-    Share,
-)
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.delivery import DeliveryAttempt
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -37,8 +29,8 @@ MAX_NAME_IN_ERROR = 100
 class DeliveryRequest:
     """A share to deliver to the liaison agent of a pillar; `decision` is None if no session was handed over."""
 
-    share: Share
-    decision: RoutingDecision | None
+    share: model.Share
+    decision: model.RoutingDecision | None
     pillar: str
 
 
@@ -103,10 +95,10 @@ class LiaisonAgents:
 
     def of_agent(self, name: str) -> tuple[str, LiaisonAgent]:
         """Return the pillar and the agent for a name such as `liaison_content`. Raises InvalidPillar."""
-        pillar = name.removeprefix(AGENT_PREFIX)
-        agent = self._agents.get(pillar) if name.startswith(AGENT_PREFIX) else None
+        pillar = name.removeprefix(model.AGENT_PREFIX)
+        agent = self._agents.get(pillar) if name.startswith(model.AGENT_PREFIX) else None
         if agent is None:
-            raise self._invalid("target_agent", name, [AGENT_PREFIX + each for each in self._agents])
+            raise self._invalid("target_agent", name, [model.AGENT_PREFIX + each for each in self._agents])
         return pillar, agent
 
     def _invalid(self, field: str, given: str, names: list[str]) -> InvalidPillar:
@@ -119,7 +111,7 @@ class LiaisonAgents:
         )
 
 
-def decision_json(decision: RoutingDecision) -> dict[str, Any]:
+def decision_json(decision: model.RoutingDecision) -> dict[str, Any]:
     """Return a routing decision as JSON with the member names of the contract."""
     return {
         "from": decision.from_agent,
@@ -130,7 +122,7 @@ def decision_json(decision: RoutingDecision) -> dict[str, Any]:
     }
 
 
-def history_entry(message: ChatMessage) -> dict[str, Any]:
+def history_entry(message: model.ChatMessage) -> dict[str, Any]:
     """Return a message as an entry of a conversation history."""
     said = message.body
     entry: dict[str, Any] = {
@@ -167,7 +159,7 @@ class ShareDelivery:
         self._unknown: set[str] = set()
         """The agents already logged as not configured."""
 
-    def prepare(self, unit_of_work: UnitOfWork, item: Share) -> DeliveryAttempt | None:
+    def prepare(self, unit_of_work: UnitOfWork, item: model.Share) -> DeliveryAttempt | None:
         """Return the delivery attempt for a share, or None if its agent is no longer configured."""
         agent = self._agent_of(item)
         if agent is None:
@@ -175,17 +167,17 @@ class ShareDelivery:
             return None
         activation = self._store.activation(unit_of_work, item.tenant, item.id)
         decision = activation.decision if activation else None
-        parcel = DeliveryRequest(item, decision, item.target_agent.removeprefix(AGENT_PREFIX))
+        parcel = DeliveryRequest(item, decision, item.target_agent.removeprefix(model.AGENT_PREFIX))
         return lambda: self._deliver(agent, parcel)
 
-    def record_failure(self, unit_of_work: UnitOfWork, item: Share, reason: str) -> None:
-        failed = replace(item, delivery=DeliveryState.FAILED, next_attempt_at=None)
-        self._record(unit_of_work, failed, EventType.DELIVERY_FAILED, {"reason": reason})
+    def record_failure(self, unit_of_work: UnitOfWork, item: model.Share, reason: str) -> None:
+        failed = replace(item, delivery=model.DeliveryState.FAILED, next_attempt_at=None)
+        self._record(unit_of_work, failed, model.EventType.DELIVERY_FAILED, {"reason": reason})
 
-    def recipient_of(self, item: Share) -> str:
+    def recipient_of(self, item: model.Share) -> str:
         return item.target_agent
 
-    def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
+    def _agent_of(self, share: model.Share) -> RemoteLiaisonAgent | None:
         agent: LiaisonAgent | None = None
         with suppress(InvalidPillar):
             _, agent = self._agents.of_agent(share.target_agent)
@@ -203,16 +195,18 @@ class ShareDelivery:
             task_id = agent.deliver(parcel).task_id
         delivered = replace(
             share,
-            delivery=DeliveryState.DELIVERED,
+            delivery=model.DeliveryState.DELIVERED,
             attempts=share.attempts + 1,
             next_attempt_at=None,
             delivered_at=self._clock(),
             task_id=task_id,
         )
         data = {} if task_id is None else {"task_id": task_id}
-        return lambda unit_of_work: self._record(unit_of_work, delivered, EventType.CONTEXT_DELIVERED, data)
+        return lambda unit_of_work: self._record(unit_of_work, delivered, model.EventType.CONTEXT_DELIVERED, data)
 
-    def _record(self, unit_of_work: UnitOfWork, share: Share, event: EventType, data: Mapping[str, str]) -> None:
+    def _record(
+        self, unit_of_work: UnitOfWork, share: model.Share, event: model.EventType, data: Mapping[str, str]
+    ) -> None:
         """Store the outcome of a delivery, unless the share is already settled, and its event."""
         # If the process is killed between the agent's answer and this commit, the lease ends and the share is delivered
         # again under the same id, by which the agent recognizes it.
@@ -222,7 +216,7 @@ class ShareDelivery:
         session = activation.session if activation else None
         self._store.add_event(
             unit_of_work,
-            Event(
+            model.Event(
                 share.tenant,
                 event,
                 share.target_agent,

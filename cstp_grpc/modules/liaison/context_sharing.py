@@ -10,15 +10,7 @@ from typing import Any, Protocol
 from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.common.spans import inbound_trace
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.errors import (
-    BlockingGuardrail,
-    Conflict,
-    ContextSharingFailed,
-    CstpError,
-    MissingParameter,
-    NotFound,
-    PermissionDenied,
-)
+from cstp_grpc.contract import errors
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.guardrails.model import NO_INTENTS, Action, Verdict
 from cstp_grpc.modules.liaison.agents import (
@@ -141,7 +133,7 @@ class ContextSharing:
             # Outside of the transaction, which must not wait for another server. Killed after it, the agent has a share
             # that is not on disk; the repeated request delivers it again under the same id.
             offered = self.deliver_if_confirming(agent, share, None, pillar)
-        except CstpError as error:
+        except errors.CstpError as error:
             add_failure_details(error, pillar)
             # A transaction of its own, because the one of the share never began.
             self._recorder.record_refusal(replace(operation, error=error.reason))
@@ -157,7 +149,7 @@ class ContextSharing:
         with self._sessions.read_snapshot() as unit_of_work:
             share = self._store.share(unit_of_work, caller.tenant, share_id)
         if share is None:
-            raise NotFound(f"There is no share {share_id}", metadata={"share_id": share_id})
+            raise errors.NotFound(f"There is no share {share_id}", metadata={"share_id": share_id})
         return share
 
     @property
@@ -189,7 +181,9 @@ class ContextSharing:
             receipt = agent.deliver(DeliveryRequest(share, decision, pillar))
         except (DeliveryRejected, DeliveryFailed) as error:
             details = {"target_pillar": pillar, "reason": str(error)}
-            raise ContextSharingFailed(f"{share.target_agent} did not accept: {error}", metadata=details) from error
+            raise errors.ContextSharingFailed(
+                f"{share.target_agent} did not accept: {error}", metadata=details
+            ) from error
         return replace(
             share, delivery=DeliveryState.DELIVERED, delivered_at=self._clock(), attempts=1, task_id=receipt.task_id
         )
@@ -221,12 +215,12 @@ def require_parameters(request: ShareRequest) -> Mapping[str, Any]:
     return request.shared_context
 
 
-def missing_parameter(name: str) -> MissingParameter:
-    error = MissingParameter.field(name, "is required")
-    return MissingParameter(f"{name} is required", violations=error.violations, metadata={"parameter": name})
+def missing_parameter(name: str) -> errors.MissingParameter:
+    error = errors.MissingParameter.field(name, "is required")
+    return errors.MissingParameter(f"{name} is required", violations=error.violations, metadata={"parameter": name})
 
 
-def add_failure_details(error: CstpError, pillar: str) -> None:
+def add_failure_details(error: errors.CstpError, pillar: str) -> None:
     """Add the metadata that every failure of an intent has to an error."""
     error.metadata.setdefault("target_pillar", pillar)
     error.metadata.setdefault("reason", error.message)
@@ -260,7 +254,7 @@ def require_same_share(known: Share, share: Share) -> Share:
     """Return the existing share if it equals the new one. Raises Conflict."""
     for name in ("source_agent", "target_agent", "conversation_id", "context_hash"):
         if getattr(known, name) != getattr(share, name):
-            raise Conflict(
+            raise errors.Conflict(
                 f"The key {share.id} was used to share something else: {name} differs", metadata={"share_id": share.id}
             )
     return known
@@ -305,8 +299,8 @@ def handover_action(caller: TenantCaller, handover: Handover) -> Action:
 def require_allowed(verdict: Verdict, handover: Handover) -> None:
     if verdict.allowed:
         return
-    blocks = [BlockingGuardrail(found.guardrail_id, found.name, found.message) for found in verdict.violations]
-    raise PermissionDenied(
+    blocks = [errors.BlockingGuardrail(found.guardrail_id, found.name, found.message) for found in verdict.violations]
+    raise errors.PermissionDenied(
         f"Guardrails block the hand-over to {handover.to_agent}: {', '.join(block.guardrail_id for block in blocks)}",
         metadata={"target_pillar": handover.pillar, "reason": "blocked by guardrails"},
         blocks=blocks,

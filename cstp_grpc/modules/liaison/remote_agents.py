@@ -24,11 +24,7 @@ from cstp_grpc.contract import errors
 from cstp_grpc.contract.enums import DEFAULT_TENANT
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.contract.rpc_errors import append_reason
-from cstp_grpc.modules.liaison.agents import (
-    DeliveryReceipt,
-    DeliveryRequest,
-    decision_json,
-)
+from cstp_grpc.modules.liaison import agents
 from cstp_grpc.modules.liaison.model import Share, liaison_agent
 from cstp_grpc.platform.config import LiaisonSettings, PillarSettings
 from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
@@ -78,7 +74,7 @@ class AgentClient(Protocol):
     def probe(self, seconds: float) -> None:
         """Check that the agent answers within `seconds`. Raises AgentUnreachable."""
 
-    def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
         """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
 
     def close(self) -> None:
@@ -104,7 +100,7 @@ class A2aAgentClient:
         except self._errors.A2aSendError as error:
             raise AgentUnreachable(str(error)) from error.__cause__
 
-    def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
         """Send a parcel as a message, until the agent begins with it. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         context_id = share.conversation_id and tenant_scoped_id(share.tenant, share.conversation_id)
@@ -116,7 +112,7 @@ class A2aAgentClient:
             raise DeliveryRejected(str(error)) from error.__cause__
         except self._errors.A2aTransientError as error:
             raise DeliveryFailed(str(error), task_id=error.task_id) from error.__cause__
-        return DeliveryReceipt(task_id)
+        return agents.DeliveryReceipt(task_id)
 
     def close(self) -> None:
         """Cancel calls in progress."""
@@ -139,7 +135,7 @@ class CstpAgentClient:
         """Check that the server is healthy. Raises AgentUnreachable."""
         self._health.probe(seconds)
 
-    def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
         """Share the context of a parcel on the server. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         try:
@@ -154,7 +150,7 @@ class CstpAgentClient:
         except CstpError as error:
             kind = DeliveryFailed if isinstance(error, TRANSIENT_ERRORS) else DeliveryRejected
             raise kind(public_failure_text(error)) from error
-        return DeliveryReceipt()
+        return agents.DeliveryReceipt()
 
     def close(self) -> None:
         self._health.close()
@@ -240,7 +236,7 @@ def agent_token(settings: PillarSettings) -> str | None:
     return None if settings.token is None else settings.token.get_secret_value()
 
 
-def parcel_json(parcel: DeliveryRequest) -> dict[str, Any]:
+def parcel_json(parcel: agents.DeliveryRequest) -> dict[str, Any]:
     """Return a parcel as the JSON object that A2A agents receive."""
     share, decision = parcel.share, parcel.decision
     found: dict[str, Any] = {
@@ -255,7 +251,7 @@ def parcel_json(parcel: DeliveryRequest) -> dict[str, Any]:
         found["chat_session_id"] = share.conversation_id
     if decision is not None:
         found["routing_reason"] = decision.reason
-        found["routing_decision"] = decision_json(decision)
+        found["routing_decision"] = agents.decision_json(decision)
     return {**found, "context_hash": share.context_hash, "shared_context": dict(share.shared_context)}
 
 
@@ -326,7 +322,7 @@ class RemoteAgent:
                 retry_after=seconds,
             )
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest) -> agents.DeliveryReceipt:
         """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
         try:
             receipt = self._client.deliver(parcel, self._delivery_seconds)

@@ -12,7 +12,7 @@ from cstp_grpc.common.spans import inbound_trace
 from cstp_grpc.contract.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.guardrails.model import Verdict
-from cstp_grpc.modules.liaison import model
+from cstp_grpc.modules.liaison import context_sharing, model
 from cstp_grpc.modules.liaison.agents import (
     LiaisonAgent,
     LiaisonAgents,
@@ -21,13 +21,6 @@ from cstp_grpc.modules.liaison.agents import (
     history_entry,
 )
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.modules.liaison.context_sharing import (
-    ContextSharing,
-    Handover,
-    add_failure_details,
-    missing_parameter,
-    require_allowed,
-)
 from cstp_grpc.modules.liaison.redaction import RedactedContext
 from cstp_grpc.modules.liaison.sessions import (
     ClaimFence,
@@ -84,11 +77,11 @@ class RoutingPlan:
     """Whether the context has all messages, so that another one makes it another context."""
 
     @property
-    def handover(self) -> Handover:
+    def handover(self) -> context_sharing.Handover:
         """The hand-over that guardrails check."""
         session = self.session
         to = model.liaison_agent(self.pillar)
-        return Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
+        return context_sharing.Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
 
 
 @dataclass(slots=True)
@@ -141,7 +134,7 @@ class Router:
         sessions: SqlSessionStore,
         store: SqlRoutingStore,
         agents: LiaisonAgents,
-        sharing: ContextSharing,
+        sharing: context_sharing.ContextSharing,
         recorder: AuditedWriter,
         clock: Callable[[], datetime],
         fence: ClaimFence,
@@ -180,7 +173,7 @@ class Router:
             job, _ = self._prepare(caller, agent, plan, attempt.to_operation())
             return await self._recorder.write(job)
         except CstpError as error:
-            add_failure_details(error, request.target_pillar)
+            context_sharing.add_failure_details(error, request.target_pillar)
             # A transaction of its own: the one of the routing was rolled back, or never began.
             await self._recorder.write_refusal(attempt.to_operation(error.reason))
             raise
@@ -230,7 +223,7 @@ class Router:
             with self._confirming.holding((caller.tenant, plan.key)) as waited:
                 return self._hand_over_confirmed(caller, agent, plan, attempt.to_operation(), again=waited)
         except CstpError as error:
-            add_failure_details(error, request.target_pillar)
+            context_sharing.add_failure_details(error, request.target_pillar)
             self._recorder.record_refusal(attempt.to_operation(error.reason))
             raise
 
@@ -279,7 +272,7 @@ class Router:
     def _agent_of(self, request: RoutingRequest) -> LiaisonAgent:
         """Return the agent of the requested pillar. Raises MissingParameter and InvalidPillar."""
         if not request.target_pillar.strip():
-            raise missing_parameter("target_pillar")
+            raise context_sharing.missing_parameter("target_pillar")
         return self._agents.of_pillar(request.target_pillar)
 
     def _is_short(self, caller: model.TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
@@ -293,7 +286,7 @@ class Router:
     def _judge(self, attempt: RoutingAttempt, plan: RoutingPlan) -> None:
         """Check a routing with guardrails. Raises GuardrailEvalFailed and PermissionDenied."""
         attempt.verdict = self._sharing.judge(attempt.caller, plan.handover)
-        require_allowed(attempt.verdict, plan.handover)
+        context_sharing.require_allowed(attempt.verdict, plan.handover)
 
     def _read(
         self, caller: model.TenantCaller, request: RoutingRequest

@@ -9,13 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from cstp_grpc.common.canonical_json import encode_canonical_json, hash_canonical_json, is_same_json
-from cstp_grpc.contract.errors import (
-    Conflict,
-    InvalidArgument,
-    SessionNotFound,
-    SessionUpdateFailed,
-    SessionWithAnotherAgent,
-)
+from cstp_grpc.contract import errors
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
@@ -96,13 +90,13 @@ def require_live_claim(session: model.Session, now: datetime) -> None:
         raise not_holder_error(session, "the claim on it has ended; claim it again", "the claim has ended")
 
 
-def other_agent_error(session: model.Session) -> SessionWithAnotherAgent:
+def other_agent_error(session: model.Session) -> errors.SessionWithAnotherAgent:
     return not_holder_error(session, f"it is with {session.active_agent}", "the session is with another agent")
 
 
-def not_holder_error(session: model.Session, detail: str, reason: str) -> SessionWithAnotherAgent:
+def not_holder_error(session: model.Session, detail: str, reason: str) -> errors.SessionWithAnotherAgent:
     metadata = {"chat_session_id": session.id, "active_agent": session.active_agent, "reason": reason}
-    return SessionWithAnotherAgent(f"You do not have the chat session {session.id}: {detail}", metadata=metadata)
+    return errors.SessionWithAnotherAgent(f"You do not have the chat session {session.id}: {detail}", metadata=metadata)
 
 
 MAX_PAGE_SIZE = 100
@@ -303,13 +297,13 @@ class SessionService:
         # The session that the user has decides; without one, it is the id that is taken.
         active = self._store.active(unit_of_work, new.tenant, new.user_id)
         if active is None:
-            raise Conflict(
+            raise errors.Conflict(
                 f"There is a chat session {new.id} already; choose another identifier, or none",
                 metadata={"chat_session_id": new.id},
             )
         # By the context of the opening, since the present one may have been updated.
         if active.opened_hash != new.opened_hash or session_id not in (None, active.id):
-            raise Conflict(
+            raise errors.Conflict(
                 f"{new.user_id} has the active chat session {active.id}, opened otherwise; use it or close it",
                 metadata={"chat_session_id": active.id, "user_id": new.user_id},
             )
@@ -336,7 +330,7 @@ class SessionService:
 
     def _check_context(self, context: Mapping[str, Any]) -> None:
         if model.HISTORY_MEMBER in context:
-            raise InvalidArgument.field(
+            raise errors.InvalidArgument.field(
                 f"context.{model.HISTORY_MEMBER}",
                 "is kept by the server; append messages, and they are shared under this name",
             )
@@ -345,7 +339,9 @@ class SessionService:
     def _check_size(self, field: str, value: Mapping[str, Any]) -> None:
         size = len(encode_canonical_json(value).encode())
         if size > self._max_context_bytes:
-            raise InvalidArgument.field(field, f"has {size} bytes of JSON; at most {self._max_context_bytes} are kept")
+            raise errors.InvalidArgument.field(
+                field, f"has {size} bytes of JSON; at most {self._max_context_bytes} are kept"
+            )
 
 
 def require_session(
@@ -359,7 +355,7 @@ def require_session(
         return session
     session = store.active(unit_of_work, caller.tenant, user_id)
     if session is None:
-        raise SessionNotFound(f"{user_id} has no active chat session; open one", metadata={"user_id": user_id})
+        raise errors.SessionNotFound(f"{user_id} has no active chat session; open one", metadata={"user_id": user_id})
     return session
 
 
@@ -404,7 +400,7 @@ def assign_agent(
 def require_same_activation(session: model.Session, activation_key: str) -> None:
     """Raise SessionWithAnotherAgent if a liaison agent no longer has a session by an activation."""
     if session.activation_key != activation_key:
-        raise SessionWithAnotherAgent(
+        raise errors.SessionWithAnotherAgent(
             f"The chat session {session.id} has gone on, and is with {session.active_agent}",
             metadata={
                 "chat_session_id": session.id,
@@ -416,7 +412,7 @@ def require_same_activation(session: model.Session, activation_key: str) -> None
 
 def check_version(session: model.Session, version: int | None) -> None:
     if version not in (None, session.version):
-        raise SessionUpdateFailed(
+        raise errors.SessionUpdateFailed(
             f"The chat session {session.id} has version {session.version}, not {version}; read it and try again",
             metadata={"chat_session_id": session.id, "version": str(session.version)},
         )
@@ -435,7 +431,7 @@ def message_event(session: model.Session, message: model.ChatMessage) -> model.E
 def require_same_message(known: model.ChatMessage, content: model.MessageContent) -> model.ChatMessage:
     """Return a stored message if the new one has the same content. Raises Conflict."""
     if not is_same_content(known.body, content):
-        raise Conflict(
+        raise errors.Conflict(
             f"The message_id {content.message_id} was used for another message",
             metadata={"message_id": str(content.message_id)},
         )
@@ -453,20 +449,20 @@ def cap_page_size(request: PageRequest) -> PageRequest:
     return PageRequest(min(request.limit, MAX_PAGE_SIZE), request.token)
 
 
-def session_not_found(session_id: str) -> SessionNotFound:
+def session_not_found(session_id: str) -> errors.SessionNotFound:
     """Return the error for a session that the tenant does not have."""
-    return SessionNotFound(f"There is no chat session {session_id}", metadata={"chat_session_id": session_id})
+    return errors.SessionNotFound(f"There is no chat session {session_id}", metadata={"chat_session_id": session_id})
 
 
-def session_closed(session: model.Session) -> SessionNotFound:
-    return SessionNotFound(
+def session_closed(session: model.Session) -> errors.SessionNotFound:
+    return errors.SessionNotFound(
         f"The chat session {session.id} is closed; open another one", metadata={"chat_session_id": session.id}
     )
 
 
-def concurrent_update(session_id: str) -> SessionUpdateFailed:
+def concurrent_update(session_id: str) -> errors.SessionUpdateFailed:
     """Return the error for a session that was changed concurrently."""
-    return SessionUpdateFailed(
+    return errors.SessionUpdateFailed(
         f"The chat session {session_id} was changed at the same time; try again",
         metadata={"chat_session_id": session_id, "reason": "changed at the same time"},
     )

@@ -27,17 +27,8 @@ from cstp_grpc.modules.liaison.sql_tables import (
     session_row,
     session_values,
 )
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.unit_of_work import (
     CompiledStatement,
     GlobalWriteLock,
@@ -336,17 +327,21 @@ class SqlSessionStore:
                 return found
 
     def messages(
-        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, request: PageRequest
-    ) -> Page[ChatMessage]:
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, request: pagination.PageRequest
+    ) -> pagination.Page[ChatMessage]:
         """Return a page of messages in order. Raises InvalidArgument if the page token is not from this listing."""
         conditions = ("messages", tenant, session_id)
-        after = decode_page_token(request.token, conditions, (int,))[0] if request.token else 0
+        after = pagination.decode_page_token(request.token, conditions, (int,))[0] if request.token else 0
         query = MESSAGES.where(message_table.sequence > after).order_by(message_table.sequence)
         values = {"tenant": tenant, "session_id": replace_unstorable(session_id)}
         rows = unit_of_work.execute(query.limit(request.limit + 1), values).all()
-        return build_page(rows, message_from_row, request, lambda last: encode_page_token(conditions, (last.sequence,)))
+        return build_page(
+            rows, message_from_row, request, lambda last: pagination.encode_page_token(conditions, (last.sequence,))
+        )
 
-    def page(self, unit_of_work: UnitOfWork, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
+    def page(
+        self, unit_of_work: UnitOfWork, conditions: SessionFilter, request: pagination.PageRequest
+    ) -> pagination.Page[Session]:
         """Return a page of sessions, last opened first and by falling id at the same instant.
 
         Raises InvalidArgument if the page token is not from this listing.
@@ -355,7 +350,7 @@ class SqlSessionStore:
         return build_page(rows, session_from_row, request, lambda last: next_session_token(last, conditions))
 
 
-def session_query(conditions: SessionFilter, request: PageRequest) -> sa.Select[Any]:
+def session_query(conditions: SessionFilter, request: pagination.PageRequest) -> sa.Select[Any]:
     """Return the query of a listing from its page token on."""
     query = sa.select(chat_sessions).where(table.tenant == conditions.tenant)
     for column, wanted in ((table.user_id, conditions.user_id), (table.active_agent, conditions.active_agent)):
@@ -364,24 +359,24 @@ def session_query(conditions: SessionFilter, request: PageRequest) -> sa.Select[
     if conditions.status is not None:
         query = query.where(table.status == conditions.status.value)
     if request.token:
-        microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
-        last = sa.tuple_(from_microseconds(int(microseconds)), last_id)
+        microseconds, last_id = pagination.decode_page_token(request.token, conditions, (int, str))
+        last = sa.tuple_(pagination.from_microseconds(int(microseconds)), last_id)
         query = query.where(sa.tuple_(table.created_at, table.id) < last)
     return query.order_by(sa.desc(table.created_at), sa.desc(table.id))
 
 
 def next_session_token(last: Session, conditions: SessionFilter) -> str:
-    return encode_page_token(conditions, (to_microseconds(last.created_at), last.id))
+    return pagination.encode_page_token(conditions, (pagination.to_microseconds(last.created_at), last.id))
 
 
 def build_page(
-    rows: Sequence[Row], item_of: Callable[[Row], T], request: PageRequest, token_of: Callable[[T], str]
-) -> Page[T]:
-    fits = rows[: count_within_budget(rows[: request.limit], row_size)]
+    rows: Sequence[Row], item_of: Callable[[Row], T], request: pagination.PageRequest, token_of: Callable[[T], str]
+) -> pagination.Page[T]:
+    fits = rows[: pagination.count_within_budget(rows[: request.limit], row_size)]
     items = tuple(map(item_of, fits))
-    return Page(items, token_of(items[-1]) if len(rows) > len(items) else "")
+    return pagination.Page(items, token_of(items[-1]) if len(rows) > len(items) else "")
 
 
 def row_size(row: Row) -> int:
     """Estimate how many bytes the item of a row takes in a message."""
-    return estimate_message_bytes(value for value in row if isinstance(value, str))
+    return pagination.estimate_message_bytes(value for value in row if isinstance(value, str))

@@ -11,16 +11,8 @@ from datetime import datetime, timedelta
 from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.contract.enums import LIAISON_SUPERVISOR
 from cstp_grpc.contract.errors import CstpError, SessionUpdateFailed
+from cstp_grpc.modules.liaison import model
 from cstp_grpc.modules.liaison.audit import AuditedWriter
-from cstp_grpc.modules.liaison.model import (
-    AGENT_PREFIX,
-    GUIDE,
-    AgentPresence,
-    AlarmKind,
-    Session,
-    SessionHold,
-    TenantCaller,
-)
 from cstp_grpc.modules.liaison.presence import Heartbeats
 from cstp_grpc.modules.liaison.routing import Router, RoutingRequest
 from cstp_grpc.modules.liaison.sessions import session_event
@@ -49,7 +41,7 @@ class AlarmLimits:
 class Alarm:
     """A condition that has lasted since an instant, for longer than its limit."""
 
-    kind: AlarmKind
+    kind: model.AlarmKind
     since: datetime
 
 
@@ -60,8 +52,8 @@ class HeldSession:
     `is_claimable` is true for a local agent; `absent_since` is None for a remote agent and for an available one.
     """
 
-    hold: SessionHold
-    session: Session
+    hold: model.SessionHold
+    session: model.Session
     is_claimable: bool
     absent_since: datetime | None
 
@@ -73,19 +65,19 @@ class HeldSession:
         ends = (since + limit for _, since, limit in self._conditions(limits))
         return min((end for end in ends if end > now), default=None)
 
-    def _conditions(self, limits: AlarmLimits) -> Iterator[tuple[AlarmKind, datetime, timedelta]]:
+    def _conditions(self, limits: AlarmLimits) -> Iterator[tuple[model.AlarmKind, datetime, timedelta]]:
         """Yield the conditions that may become alarms, with their start and limit."""
         handed_over = self.hold.handed_over_at
         if self.is_claimable and limits.unclaimed is not None:
-            yield AlarmKind.UNCLAIMED, self.session.claimed_until or handed_over, limits.unclaimed
+            yield model.AlarmKind.UNCLAIMED, self.session.claimed_until or handed_over, limits.unclaimed
         if limits.silent is not None:
             yield (
-                AlarmKind.SILENT,
+                model.AlarmKind.SILENT,
                 max(handed_over, self.session.updated_at, self.hold.claimed_at or handed_over),
                 limits.silent,
             )
         if self.absent_since is not None:
-            yield AlarmKind.ABSENT, max(handed_over, self.absent_since), limits.absent
+            yield model.AlarmKind.ABSENT, max(handed_over, self.absent_since), limits.absent
 
 
 SWEEP_BATCH = 50
@@ -97,14 +89,14 @@ class Fallback:
     """The pillars that take the sessions of a pillar after certain alarms, in order; none means the guide."""
 
     pillars: tuple[str, ...]
-    kinds: frozenset[AlarmKind]
+    kinds: frozenset[model.AlarmKind]
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackMove:
     """A session to move from the agent that has it by `activation_key` to one of some pillars."""
 
-    session: Session
+    session: model.Session
     activation_key: str
     pillars: tuple[str, ...]
     reason: str
@@ -178,7 +170,7 @@ class SessionSupervisor:
         ]
         return [move for move in judged if move is not None]
 
-    def _judge(self, unit_of_work: UnitOfWork, hold: SessionHold, now: datetime) -> FallbackMove | None:
+    def _judge(self, unit_of_work: UnitOfWork, hold: model.SessionHold, now: datetime) -> FallbackMove | None:
         session = self._sessions.get(unit_of_work, hold.tenant, hold.session_id, lock=True)
         if session is None or not session.is_open or session.activation_key != hold.activation_key:
             self._store.delete_hold(unit_of_work, hold)
@@ -204,8 +196,8 @@ class SessionSupervisor:
         self._store.update_hold(unit_of_work, replace(hold, reported=reported), now + self._policy.lease)
         return FallbackMove(session, hold.activation_key, fallback.pillars, reason)
 
-    def _held_session(self, unit_of_work: UnitOfWork, hold: SessionHold, session: Session) -> HeldSession:
-        pillar = hold.agent.removeprefix(AGENT_PREFIX)
+    def _held_session(self, unit_of_work: UnitOfWork, hold: model.SessionHold, session: model.Session) -> HeldSession:
+        pillar = hold.agent.removeprefix(model.AGENT_PREFIX)
         is_local = pillar in self._policy.local
         absent_since = None
         if is_local:
@@ -213,17 +205,20 @@ class SessionSupervisor:
             absent_since = absence_start(known) if known is not None else hold.handed_over_at
         return HeldSession(hold, session, is_local, absent_since)
 
-    def _fallback_of(self, hold: SessionHold, alarms: tuple[Alarm, ...]) -> Fallback | None:
+    def _fallback_of(self, hold: model.SessionHold, alarms: tuple[Alarm, ...]) -> Fallback | None:
         """Return the fallback that the alarms trigger, or None if the session stays."""
-        fallback = self._policy.fallbacks.get(hold.agent.removeprefix(AGENT_PREFIX))
+        fallback = self._policy.fallbacks.get(hold.agent.removeprefix(model.AGENT_PREFIX))
         return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in alarms) else None
 
     def _add_alarm_event(
-        self, unit_of_work: UnitOfWork, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
+        self, unit_of_work: UnitOfWork, session: model.Session, alarm: Alarm, fallback: Fallback | None, now: datetime
     ) -> None:
-        data = {"since": format_rfc3339(alarm.since), "target_pillar": session.active_agent.removeprefix(AGENT_PREFIX)}
+        data = {
+            "since": format_rfc3339(alarm.since),
+            "target_pillar": session.active_agent.removeprefix(model.AGENT_PREFIX),
+        }
         if fallback is not None:
-            data["fallback"] = fallback.pillars[0] if fallback.pillars else GUIDE
+            data["fallback"] = fallback.pillars[0] if fallback.pillars else model.GUIDE
         self._recorder.add_event(unit_of_work, session_event(session, alarm.kind.event, now, data))
 
     def _move_to_fallback(self, move: FallbackMove) -> None:
@@ -243,24 +238,24 @@ class SessionSupervisor:
                 return
         self._recorder.run(lambda unit_of_work: self._give_back(unit_of_work, caller, move))
 
-    def _give_back(self, unit_of_work: UnitOfWork, caller: TenantCaller, move: FallbackMove) -> None:
+    def _give_back(self, unit_of_work: UnitOfWork, caller: model.TenantCaller, move: FallbackMove) -> None:
         """Return a session to the guide within a transaction, unless it has changed hands meanwhile."""
         session = self._sessions.get(unit_of_work, caller.tenant, move.session.id, lock=True)
         if session is not None and session.is_open and session.activation_key == move.activation_key:
             self._router.give_back(unit_of_work, caller, session, move.reason, self._clock())
 
 
-def absence_start(presence: AgentPresence) -> datetime | None:
+def absence_start(presence: model.AgentPresence) -> datetime | None:
     """Return since when an agent is absent, or None if it is present or its absence was not recorded yet."""
     return None if presence.is_present else presence.since or presence.available_until
 
 
-def fallback_reason(session: Session, alarms: tuple[Alarm, ...]) -> str:
+def fallback_reason(session: model.Session, alarms: tuple[Alarm, ...]) -> str:
     """Return the routing reason for taking a session from its agent."""
     kinds = ", ".join(alarm.kind.value for alarm in alarms)
     return f"fallback from {session.active_agent}: {kinds}"
 
 
-def supervisor_caller(tenant: str) -> TenantCaller:
+def supervisor_caller(tenant: str) -> model.TenantCaller:
     """Return the caller that moves sessions of a tenant; each move is a request of its own."""
-    return TenantCaller(LIAISON_SUPERVISOR, tenant, str(uuid.uuid4()), may_route=True)
+    return model.TenantCaller(LIAISON_SUPERVISOR, tenant, str(uuid.uuid4()), may_route=True)

@@ -24,13 +24,7 @@ from cstp_grpc.modules.tasks.model import (
 )
 from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
-from cstp_grpc.modules.webhooks.delivery import (
-    UrlAllowList,
-    WebhookRequest,
-    WebhookUrl,
-    is_ip_address,
-    parse_webhook_url,
-)
+from cstp_grpc.modules.webhooks import delivery
 from cstp_grpc.platform.storage.delivery_queue import DeliveryRejected
 from cstp_grpc.platform.storage.pagination import Page, PageRequest, decode_page_token, encode_page_token
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -49,26 +43,26 @@ class PushUrlPolicy:
     also on this machine, over `http` too.
     """
 
-    def __init__(self, allowed: UrlAllowList, is_public: Callable[[str], bool], *, loopback: bool) -> None:
+    def __init__(self, allowed: delivery.UrlAllowList, is_public: Callable[[str], bool], *, loopback: bool) -> None:
         self._allowed = allowed
         self._is_public = is_public
         self._loopback = loopback
 
-    def address(self, url: str) -> WebhookUrl | None:
+    def address(self, url: str) -> delivery.WebhookUrl | None:
         """Parse a URL; return None if the URL alone shows that nothing may be sent to it."""
-        address = parse_webhook_url(url)
+        address = delivery.parse_webhook_url(url)
         # The operator's list comes first: it may name http and the own network, which are refused to everyone else.
         if address is None or self._allowed.includes(address):
             return address
         host = address.host
-        if is_ip_address(host):
+        if delivery.is_ip_address(host):
             return address if self.permits(address, host) else None
         if host == LOCAL_NAMES[0] or host.endswith(LOCAL_NAMES[1]):
             return address if self._loopback else None
         # A name is not resolved here: `permits` checks its addresses, for each connection.
         return address if address.scheme == "https" or self._loopback else None
 
-    def permits(self, address: WebhookUrl, ip: str) -> bool:
+    def permits(self, address: delivery.WebhookUrl, ip: str) -> bool:
         """Return True if a URL may be connected to at this IP address of its host."""
         # Called for each address that is dialled, so that a name cannot change between check and use.
         if self._allowed.includes(address):
@@ -314,7 +308,7 @@ class TaskNotificationBuilder:
         self._clock = clock
         self._kept = kept
 
-    def build_request(self, unit_of_work: UnitOfWork, item: TaskNotification) -> WebhookRequest | None:
+    def build_request(self, unit_of_work: UnitOfWork, item: TaskNotification) -> delivery.WebhookRequest | None:
         """Return the request, or None if it was withdrawn or postponed. Raises DeliveryRejected."""
         config = self._store.config(unit_of_work, item.agent, item.task_id, item.config_id)
         task = item.snapshot or self._task_to_send(unit_of_work, item)
@@ -324,7 +318,7 @@ class TaskNotificationBuilder:
         if address is None:
             raise DeliveryRejected("its address is not notified any more")
         # Rendered when it is sent, outside the writer's transaction.
-        return WebhookRequest(address, lambda: self._render(task, config.format), notification_headers(config))
+        return delivery.WebhookRequest(address, lambda: self._render(task, config.format), notification_headers(config))
 
     def audit_entry(self, item: TaskNotification, at: datetime, error: str | None) -> AuditEntry:
         """Return the audit entry for a notification that was delivered, or abandoned with an error."""

@@ -7,27 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    Select,
-    Table,
-    Text,
-    Update,
-    bindparam,
-    delete,
-    desc,
-    func,
-    or_,
-    select,
-    tuple_,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
@@ -41,16 +21,8 @@ from cstp_grpc.modules.tasks.model import (
     TaskRecord,
     states_that_may_become,
 )
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    ITEM_BYTES,
-    MAX_BYTES,
-    PageRequest,
-    decode_page_token,
-    encode_page_token,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
@@ -62,21 +34,21 @@ from cstp_grpc.platform.storage.unit_of_work import (
     metadata,
 )
 
-tasks = Table(
+tasks = sa.Table(
     "tasks",
     metadata,
-    Column("agent", IDENTIFIER, primary_key=True),
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("context_id", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("updated_at", UtcDateTime, nullable=False),
-    Column("settles_at", UtcDateTime, nullable=False),
+    sa.Column("agent", IDENTIFIER, primary_key=True),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("context_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("settles_at", UtcDateTime, nullable=False),
     # Last, because SQLite reads a row from its start: a column behind large content costs reading the content too.
-    Column("content", LargeBinary, nullable=False),
-    Index(None, "agent", "settles_at", "id"),
-    Index(None, "agent", "context_id", "settles_at", "id"),
-    Index(None, "settles_at"),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Index(None, "agent", "settles_at", "id"),
+    sa.Index(None, "agent", "context_id", "settles_at", "id"),
+    sa.Index(None, "settles_at"),
 )
 """A2A tasks, one row for each agent and id.
 
@@ -85,44 +57,44 @@ ended, the end of its time for any other. So one index orders settled tasks and 
 nothing is written when the time of a task runs out.
 """
 
-push_configs = Table(
+push_configs = sa.Table(
     "push_configs",
     metadata,
-    Column("agent", IDENTIFIER, primary_key=True),
-    Column("task_id", IDENTIFIER, primary_key=True),
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("set_at", UtcDateTime, nullable=False),
-    Column("format", Text, nullable=False),
-    Column("url", Text, nullable=False),
-    Column("token", Text, nullable=False),
-    Column("scheme", Text, nullable=False),
-    Column("credentials", Text, nullable=False),
-    ForeignKeyConstraint(["agent", "task_id"], ["tasks.agent", "tasks.id"], ondelete="CASCADE"),
+    sa.Column("agent", IDENTIFIER, primary_key=True),
+    sa.Column("task_id", IDENTIFIER, primary_key=True),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("set_at", UtcDateTime, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("scheme", sa.Text, nullable=False),
+    sa.Column("credentials", sa.Text, nullable=False),
+    sa.ForeignKeyConstraint(["agent", "task_id"], ["tasks.agent", "tasks.id"], ondelete="CASCADE"),
     sqlite_with_rowid=False,
 )
 """The push configurations of tasks; `url`, `token` and `credentials` may be secrets."""
 
-task_notifications = Table(
+task_notifications = sa.Table(
     "task_notifications",
     metadata,
-    Column("agent", IDENTIFIER, primary_key=True),
-    Column("task_id", IDENTIFIER, primary_key=True),
-    Column("config_id", IDENTIFIER, primary_key=True),
-    Column("version", Integer, primary_key=True),
-    Column("id", IDENTIFIER, nullable=False),
-    Column("caused_at", UtcDateTime, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("next_attempt_at", UtcDateTime, nullable=False),
-    Column("context_id", Text),
-    Column("state", Text),
-    Column("changed_at", UtcDateTime),
-    Column("content", LargeBinary),
-    ForeignKeyConstraint(
+    sa.Column("agent", IDENTIFIER, primary_key=True),
+    sa.Column("task_id", IDENTIFIER, primary_key=True),
+    sa.Column("config_id", IDENTIFIER, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("id", IDENTIFIER, nullable=False),
+    sa.Column("caused_at", UtcDateTime, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", UtcDateTime, nullable=False),
+    sa.Column("context_id", sa.Text),
+    sa.Column("state", sa.Text),
+    sa.Column("changed_at", UtcDateTime),
+    sa.Column("content", sa.LargeBinary),
+    sa.ForeignKeyConstraint(
         ["agent", "task_id", "config_id"],
         ["push_configs.agent", "push_configs.task_id", "push_configs.id"],
         ondelete="CASCADE",
     ),
-    Index(None, "next_attempt_at"),
+    sa.Index(None, "next_attempt_at"),
 )
 """Queued push notifications, each about a version of a task, until they are delivered or abandoned.
 
@@ -133,10 +105,10 @@ stored version. While a task is at work, a notification about the version after 
 
 task_columns = tasks.c
 
-OF_TASK = (task_columns.agent == bindparam("of_agent"), task_columns.id == bindparam("of_id"))
-TASK = select(tasks).where(*OF_TASK)
-KEPT_TASK = TASK.where(task_columns.settles_at > bindparam("expired"))
-EXPIRED_TASK = delete(tasks).where(*OF_TASK, task_columns.settles_at <= bindparam("expired"))
+OF_TASK = (task_columns.agent == sa.bindparam("of_agent"), task_columns.id == sa.bindparam("of_id"))
+TASK = sa.select(tasks).where(*OF_TASK)
+KEPT_TASK = TASK.where(task_columns.settles_at > sa.bindparam("expired"))
+EXPIRED_TASK = sa.delete(tasks).where(*OF_TASK, task_columns.settles_at <= sa.bindparam("expired"))
 CHANGED_COLUMNS = ("context_id", "state", "version", "updated_at", "settles_at", "content")
 """The columns that another version of a task changes."""
 
@@ -207,7 +179,7 @@ class SqlTaskStore:
             row = self._get.first(unit_of_work, {**task_key_values(agent, task_id), "expired": observed.expired})
         return None if row is None else task_from_row(row, observed)
 
-    def page(self, conditions: TaskFilter, request: PageRequest, observed: ObservationTime) -> TaskPage:
+    def page(self, conditions: TaskFilter, request: pagination.PageRequest, observed: ObservationTime) -> TaskPage:
         """Return the tasks that meet all conditions, last changed first, then by falling id.
 
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
@@ -227,14 +199,14 @@ class SqlTaskStore:
         """Remove up to `limit` expired tasks within a transaction, and return how many."""
         # Locked rows are skipped: another server is removing them, or replacing one by a new task of the same id.
         expired = (
-            select(task_columns.agent, task_columns.id)
+            sa.select(task_columns.agent, task_columns.id)
             .where(task_columns.settles_at <= observed.expired)
             .order_by(task_columns.settles_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
         return unit_of_work.execute(
-            delete(tasks).where(tuple_(task_columns.agent, task_columns.id).in_(expired))
+            sa.delete(tasks).where(sa.tuple_(task_columns.agent, task_columns.id).in_(expired))
         ).rowcount
 
 
@@ -242,12 +214,12 @@ class SqlTaskStore:
 class ListingBranch:
     """One branch of a listing: its conditions, and when its tasks entered their states."""
 
-    conditions: tuple[ColumnElement[bool], ...]
-    changed_at: ColumnElement[datetime]
+    conditions: tuple[sa.ColumnElement[bool], ...]
+    changed_at: sa.ColumnElement[datetime]
 
-    def select(self, *columns: ColumnElement[Any]) -> Select[Any]:
+    def select(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Return the query of these columns of the branch."""
-        return select(*columns).where(*self.conditions)
+        return sa.select(*columns).where(*self.conditions)
 
 
 def listing_branches(conditions: TaskFilter, observed: ObservationTime) -> tuple[ListingBranch, ListingBranch]:
@@ -280,47 +252,49 @@ def stored_states(states: Iterable[TaskState]) -> list[str]:
     return sorted(requested - STATE_AFTER_TIMEOUT.keys() | lapsed)
 
 
-def page_query(parts: Iterable[ListingBranch], conditions: TaskFilter, request: PageRequest) -> Select[Any]:
+def page_query(
+    parts: Iterable[ListingBranch], conditions: TaskFilter, request: pagination.PageRequest
+) -> sa.Select[Any]:
     """Return the query of a page; its column `found` counts the tasks from the token on, up to one more.
 
     Sizes are computed before contents are read, since a page full of large tasks would exceed a message by far.
     """
-    found = union_all(*(select(branch_query(part, conditions, request).subquery()) for part in parts)).subquery()
-    order = (desc(found.c.changed_at), desc(found.c.id))
+    found = sa.union_all(*(sa.select(branch_query(part, conditions, request).subquery()) for part in parts)).subquery()
+    order = (sa.desc(found.c.changed_at), sa.desc(found.c.id))
     # One row more than the page holds shows that another page follows.
-    first = select(found).order_by(*order).limit(request.limit + 1).subquery()
-    order = (desc(first.c.changed_at), desc(first.c.id))
-    measured = select(
+    first = sa.select(found).order_by(*order).limit(request.limit + 1).subquery()
+    order = (sa.desc(first.c.changed_at), sa.desc(first.c.id))
+    measured = sa.select(
         first,
-        func.row_number().over(order_by=order).label("place"),
-        func.sum(first.c.size + ITEM_BYTES).over(order_by=order).label("bytes"),
-        func.count().over().label("found"),
+        sa.func.row_number().over(order_by=order).label("place"),
+        sa.func.sum(first.c.size + pagination.ITEM_BYTES).over(order_by=order).label("bytes"),
+        sa.func.count().over().label("found"),
     ).subquery()
     # The first task is always included, however large: a page without items would end the listing.
-    fits = or_(measured.c.place == 1, measured.c.bytes <= MAX_BYTES)
+    fits = sa.or_(measured.c.place == 1, measured.c.bytes <= pagination.MAX_BYTES)
     return (
-        select(tasks, measured.c.found)
+        sa.select(tasks, measured.c.found)
         .join(measured, task_columns.id == measured.c.id)
         .where(task_columns.agent == conditions.agent, measured.c.place <= request.limit, fits)
         .order_by(measured.c.place)
     )
 
 
-def branch_query(part: ListingBranch, conditions: TaskFilter, request: PageRequest) -> Select[Any]:
+def branch_query(part: ListingBranch, conditions: TaskFilter, request: pagination.PageRequest) -> sa.Select[Any]:
     """Return the query for the rows that a branch can add to a page, without contents."""
-    size = func.length(task_columns.content).label("size")
+    size = sa.func.length(task_columns.content).label("size")
     query = part.select(task_columns.id, part.changed_at.label("changed_at"), size)
     if request.token:
-        microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
-        last = tuple_(from_microseconds(int(microseconds)), last_id)
+        microseconds, last_id = pagination.decode_page_token(request.token, conditions, (int, str))
+        last = sa.tuple_(pagination.from_microseconds(int(microseconds)), last_id)
         # A row value, which both databases compare along the index; in falling order, what follows is smaller.
-        query = query.where(tuple_(part.changed_at, task_columns.id) < last)
-    return query.order_by(desc(part.changed_at), desc(task_columns.id)).limit(request.limit + 1)
+        query = query.where(sa.tuple_(part.changed_at, task_columns.id) < last)
+    return query.order_by(sa.desc(part.changed_at), sa.desc(task_columns.id)).limit(request.limit + 1)
 
 
-def count_query(parts: Iterable[ListingBranch]) -> Select[Any]:
-    first, second = (part.select(func.count()).scalar_subquery() for part in parts)
-    return select(first + second)
+def count_query(parts: Iterable[ListingBranch]) -> sa.Select[Any]:
+    first, second = (part.select(sa.func.count()).scalar_subquery() for part in parts)
+    return sa.select(first + second)
 
 
 def task_to_row(agent: str, task: Task, settles_at: datetime) -> dict[str, object]:
@@ -333,16 +307,16 @@ def task_key_values(agent: str, task_id: str) -> dict[str, object]:
     return {"of_agent": agent, "of_id": replace_unstorable(task_id)}
 
 
-def replace_statement(state: TaskState) -> Update:
+def replace_statement(state: TaskState) -> sa.Update:
     """Return the statement that replaces the previous version of a task with one in this state."""
-    may_change = or_(*(task_columns.state == before.value for before in sorted(states_that_may_become(state))))
+    may_change = sa.or_(*(task_columns.state == before.value for before in sorted(states_that_may_become(state))))
     return (
-        update(tasks)
+        sa.update(tasks)
         .where(
             *OF_TASK,
-            task_columns.version == bindparam("previous"),
+            task_columns.version == sa.bindparam("previous"),
             may_change,
-            task_columns.settles_at > bindparam("now"),
+            task_columns.settles_at > sa.bindparam("now"),
         )
         .values(bind_parameters(CHANGED_COLUMNS))
     )
@@ -363,4 +337,4 @@ def task_from_row(row: Row, observed: ObservationTime) -> Task:
 
 
 def next_page_token(last: Task, conditions: TaskFilter) -> str:
-    return encode_page_token(conditions, (to_microseconds(last.updated_at), last.id))
+    return pagination.encode_page_token(conditions, (pagination.to_microseconds(last.updated_at), last.id))
