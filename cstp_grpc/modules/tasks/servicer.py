@@ -12,19 +12,20 @@ from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.methods import missing_permission_error
-from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import tasks_pb2 as pb2
+from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc as pb2_grpc
 from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskFilter
 from cstp_grpc.modules.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.pagination import PageRequest
 
-TASK = MessageMapper(Task, tasks_pb2.Task)
-TASK_CONTENT = MessageMapper(TaskContent, tasks_pb2.Task)
-TASK_FILTER = MessageMapper(TaskFilter, tasks_pb2.ListTasksRequest, given=("agent",))
-PUSH_CONFIG = MessageMapper(PushConfig, tasks_pb2.PushConfig)
+TASK = MessageMapper(Task, pb2.Task)
+TASK_CONTENT = MessageMapper(TaskContent, pb2.Task)
+TASK_FILTER = MessageMapper(TaskFilter, pb2.ListTasksRequest, given=("agent",))
+PUSH_CONFIG = MessageMapper(PushConfig, pb2.PushConfig)
 
 
-class TaskService(tasks_pb2_grpc.TaskServiceServicer):
+class TaskService(pb2_grpc.TaskServiceServicer):
     """Serves cstp.v1.TaskService. Tasks are read on `pool`.
 
     `required` has the permissions that the methods behind tasks require, by name.
@@ -36,9 +37,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         # SQLite answers within microseconds on the calling thread; PostgreSQL is waited for on a thread of the pool.
         self._read = pool.run_short if repository.reads_are_short else pool.run
 
-    async def SaveTask(
-        self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.SaveTaskResponse:
+    async def SaveTask(self, request: pb2.SaveTaskRequest, context: grpc.ServicerContext) -> pb2.SaveTaskResponse:
         """Store a task, or a new state of one."""
         caller = current_caller.get()
         permission = self._required.get(request.method)
@@ -49,63 +48,55 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         saved = await self._repository.write(
             caller.agent, TASK_CONTENT.decode(request.task), request.version, read_time_left(request), config
         )
-        return tasks_pb2.SaveTaskResponse(
-            version=saved.version, updated_at=proto_values.timestamp_message(saved.updated_at)
-        )
+        return pb2.SaveTaskResponse(version=saved.version, updated_at=proto_values.timestamp_message(saved.updated_at))
 
-    async def FindTask(
-        self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.FindTaskResponse:
+    async def FindTask(self, request: pb2.FindTaskRequest, context: grpc.ServicerContext) -> pb2.FindTaskResponse:
         task_id, task = await self._read(self._repository.find, current_caller.get().agent, request.key)
-        return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else TASK.encode(task))
+        return pb2.FindTaskResponse(id=task_id, task=None if task is None else TASK.encode(task))
 
-    async def GetTask(
-        self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.GetTaskResponse:
+    async def GetTask(self, request: pb2.GetTaskRequest, context: grpc.ServicerContext) -> pb2.GetTaskResponse:
         task = await self._read(self._repository.get, current_caller.get().agent, request.id)
-        return tasks_pb2.GetTaskResponse(task=TASK.encode(task))
+        return pb2.GetTaskResponse(task=TASK.encode(task))
 
-    def ListTasks(
-        self, request: tasks_pb2.ListTasksRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.ListTasksResponse:
+    def ListTasks(self, request: pb2.ListTasksRequest, context: grpc.ServicerContext) -> pb2.ListTasksResponse:
         conditions = TASK_FILTER.decode(request, agent=current_caller.get().agent)
         page = self._repository.page(conditions, PageRequest(request.page_size, request.page_token))
-        return tasks_pb2.ListTasksResponse(
+        return pb2.ListTasksResponse(
             tasks=map(TASK.encode, page.items), next_page_token=page.next_token, total=page.total
         )
 
     def CreatePushConfig(
-        self, request: tasks_pb2.CreatePushConfigRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.CreatePushConfigResponse:
+        self, request: pb2.CreatePushConfigRequest, context: grpc.ServicerContext
+    ) -> pb2.CreatePushConfigResponse:
         """Subscribe the caller to push notifications of a task."""
         agent = current_caller.get().agent
         config = self._repository.push.create(agent, request.task_id, PUSH_CONFIG.decode(request.push_config))
-        return tasks_pb2.CreatePushConfigResponse(push_config=PUSH_CONFIG.encode(config))
+        return pb2.CreatePushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def GetPushConfig(
-        self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.GetPushConfigResponse:
+        self, request: pb2.GetPushConfigRequest, context: grpc.ServicerContext
+    ) -> pb2.GetPushConfigResponse:
         """Read a push configuration of a task."""
         config = self._repository.push.get(current_caller.get().agent, request.task_id, request.id or None)
-        return tasks_pb2.GetPushConfigResponse(push_config=PUSH_CONFIG.encode(config))
+        return pb2.GetPushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def ListPushConfigs(
-        self, request: tasks_pb2.ListPushConfigsRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.ListPushConfigsResponse:
+        self, request: pb2.ListPushConfigsRequest, context: grpc.ServicerContext
+    ) -> pb2.ListPushConfigsResponse:
         """List the caller's push configurations of a task."""
         page_request = PageRequest(request.page_size, request.page_token)
         page = self._repository.push.page(current_caller.get().agent, request.task_id, page_request)
-        return tasks_pb2.ListPushConfigsResponse(
+        return pb2.ListPushConfigsResponse(
             push_configs=map(PUSH_CONFIG.encode, page.items), next_page_token=page.next_token
         )
 
     def DeletePushConfig(
-        self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
-    ) -> tasks_pb2.DeletePushConfigResponse:
+        self, request: pb2.DeletePushConfigRequest, context: grpc.ServicerContext
+    ) -> pb2.DeletePushConfigResponse:
         self._repository.push.delete(current_caller.get().agent, request.task_id, request.id)
-        return tasks_pb2.DeletePushConfigResponse()
+        return pb2.DeletePushConfigResponse()
 
 
-def read_time_left(message: tasks_pb2.SaveTaskRequest) -> timedelta | None:
+def read_time_left(message: pb2.SaveTaskRequest) -> timedelta | None:
     """Return how long a task may stay at work, or None."""
     return message.time_left.ToTimedelta() if message.HasField("time_left") else None
