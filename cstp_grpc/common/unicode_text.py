@@ -53,6 +53,11 @@ def cut_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
+def truncate_text(text: str, limit: int) -> str:
+    """Return a text with at most `limit` characters, the last one an ellipsis if it was longer."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
 INVISIBLE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"

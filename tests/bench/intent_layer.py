@@ -9,13 +9,12 @@ from cstp_grpc.modules.intent_layer.context_resolution import resolve_context
 from cstp_grpc.modules.intent_layer.model import ContextRequest
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
-from cstp_grpc.modules.intent_layer.validation import validate_nodes
 from tests.bench.cpu_time import run_time
 from tests.bench.load import Series
 from tests.bench.parts import without_request
 from tests.bench.results import Better
 from tests.bench.run import Run
-from tests.modules.intent_layer.trees import write_large_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_large_tree
 
 FOLDERS, NODES = 10_000, 1_000
 TOKENS = 2_000

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
 from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.core.decisions.model import Decision, Match
 from cstp_grpc.core.decisions.search.search_results import series_of_title
@@ -327,8 +328,7 @@ def relevance_of(match: Match) -> float:
 
 def shorten_text(text: str) -> str:
     """Return a text on one line, at most `MAX_QUOTED` characters long."""
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1].rstrip() + "…"
+    return truncate_text(" ".join(text.split()), MAX_QUOTED)
 
 
 def describe_age(age: timedelta) -> str:

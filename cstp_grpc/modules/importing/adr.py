@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.common.yaml_with_lines import PlainValue
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.model import DecisionContent, ImportRecord, SourceLinks
@@ -409,9 +410,7 @@ def _read_context(
     matter = "\n".join(line for number, line in enumerate(lines) if number not in moved)
     parts = [summary if summary and model.collapse_spaces(summary) not in model.collapse_spaces(matter) else "", matter]
     parts += [*("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
-    return model.truncate_text(
-        "\n\n".join(part.strip() for part in parts if part.strip()), model.MAX_LENGTHS["context"]
-    )
+    return truncate_text("\n\n".join(part.strip() for part in parts if part.strip()), model.MAX_LENGTHS["context"])
 
 
 def _split_tags(text: str) -> list[str]:

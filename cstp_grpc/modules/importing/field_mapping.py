@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, Reason
@@ -110,7 +111,7 @@ class FieldReader:
         text, limit = self._text(name), model.MAX_LENGTHS[kind or name]
         if text is not None and len(text) > limit:
             self.remarks.append(f"{name}: cut from {len(text)} to {limit} characters")
-        return None if text is None else model.truncate_text(text, limit)
+        return None if text is None else truncate_text(text, limit)
 
     def _name(self, name: str, kind: str | None = None) -> str | None:
         text, limit = self._text(name), model.MAX_LENGTHS[kind or name]
@@ -141,17 +142,16 @@ class FieldReader:
 
     def _reason(self, name: str, item: PlainValue) -> Reason:
         if not isinstance(item, dict):
-            return Reason(
-                "reason", model.truncate_text(read_text_value(name, item) or "", model.MAX_LENGTHS["reasons.text"])
-            )
+            text = read_text_value(name, item) or ""
+            return Reason("reason", truncate_text(text, model.MAX_LENGTHS["reasons.text"]))
         if unknown := item.keys() - {"type", "text", "strength"}:
             raise FieldError(f"{name}.{min(unknown)}: there is no such field")
         inner = FieldReader({f"{name}.{key}": value for key, value in item.items()})
         kind = inner._name(f"{name}.type", "reasons.type")
         if kind is None:
             raise FieldError(f"{name}.type: it is missing or blank")
-        text = inner._truncated_text(f"{name}.text", "reasons.text")
-        reason = Reason(kind, text or "", inner._fraction(f"{name}.strength"))
+        text = inner._truncated_text(f"{name}.text", "reasons.text") or ""
+        reason = Reason(kind, text, inner._fraction(f"{name}.strength"))
         self.remarks += inner.remarks
         return reason
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.core.decisions.model import ImportRecord
 
 MAX_LENGTHS: Mapping[str, int] = {
@@ -90,10 +91,6 @@ def storage_problem(text: str) -> str | None:
     if match is None:
         return None
     return "it contains a NUL character" if match[0] == "\0" else "it contains half of a surrogate pair"
-
-
-def truncate_text(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def quote_start(text: str) -> str:

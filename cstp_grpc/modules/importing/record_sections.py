@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.core.decisions.model import Reason
 from cstp_grpc.modules.importing.adr_conventions import SectionKind, section_kind
 from cstp_grpc.modules.importing.markdown_sections import MarkdownSection
-from cstp_grpc.modules.importing.model import MAX_LENGTHS, MAX_REASONS, collapse_spaces, truncate_text
+from cstp_grpc.modules.importing.model import MAX_LENGTHS, MAX_REASONS, collapse_spaces
 from cstp_grpc.modules.importing.record_forms import DECISION_KINDS, RecordForm
 
 NOTES_LENGTH = 1000

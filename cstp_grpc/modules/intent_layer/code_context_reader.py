@@ -8,12 +8,10 @@ first paragraph of a list item, joined to one line and otherwise unchanged. Code
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import lru_cache
 
-from cachetools import LRUCache
 from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.contract.errors import InvalidArgument, NotFound, Unavailable
@@ -27,13 +25,13 @@ from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, names_i
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.platform.storage.pagination import MAX_BYTES, count_within_budget, estimate_message_bytes
 
-T = TypeVar("T")
-
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
 TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{node_document.SOURCE_LINE_PATTERN})\s*\Z")
 """The last line of a merged learning, which names its report and does not belong to the item."""
 MAX_CHARACTERS = 65_536
 """Maximum characters of a section that is split into items. Measured: the parser takes some 20 µs a line."""
+CACHED_TEXTS = 256
+"""Sections of each kind whose items are cached. Chosen: a large project has fewer nodes, and most texts are short."""
 LABEL = re.compile(r"\W*(always|ask[ -]first|never)\b\W*(?:\([^()]*\)\W*)?", re.IGNORECASE)
 """A heading or paragraph that consists of a permission, which applies to the items below it."""
 LABELLED = re.compile(
@@ -52,13 +50,15 @@ class BoundaryPermission(StrEnum):
     NEVER = "never"
 
 
-def check_items(text: str) -> list[str]:
+@lru_cache(CACHED_TEXTS)
+def check_items(text: str) -> Sequence[str]:
     """Return the open items of a section of checks: `- [ ] Run the tests` gives `Run the tests`."""
     contents = (content for content, _ in _iter_list_items(node_document.parse_block_tree(text)))
     return [_to_single_line(content[box.end() :]) for content in contents if (box := OPEN_BOX.match(content))]
 
 
-def boundary_items(text: str) -> Mapping[BoundaryPermission, list[str]]:
+@lru_cache(CACHED_TEXTS)
+def boundary_items(text: str) -> Mapping[BoundaryPermission, Sequence[str]]:
     """Return the items of a section of boundaries by their permission.
 
     The permission is that of the heading, paragraph or item above, or the one the item itself begins with. Items
@@ -70,7 +70,8 @@ def boundary_items(text: str) -> Mapping[BoundaryPermission, list[str]]:
     return found
 
 
-def pitfall_titles(text: str) -> list[str]:
+@lru_cache(CACHED_TEXTS)
+def pitfall_titles(text: str) -> Sequence[str]:
     """Return the titles of a section's pitfalls: headings, and before the first one items and first lines."""
     titles: list[str] = []
     headed = False
@@ -152,34 +153,6 @@ MAX_SECTION_BYTES = 1024 * 1024
 """Maximum bytes of section texts in a response, all sections together: 1 MiB. Chosen: a quarter of a gRPC message."""
 MAX_LISTED_BYTES = MAX_BYTES // 4
 """Limit of the check items in a response, and of the pending learnings."""
-CACHE_CHARACTERS = 16_777_216
-"""Characters of parsed texts in the cache: 16 Mi."""
-CACHE_ENTRY_OVERHEAD = 1024
-"""Characters that an entry counts in addition to its text, for its result."""
-
-
-class ParsedTextCache:
-    """Caches the results of functions that parse texts. Thread-safe."""
-
-    def __init__(self, characters: int = CACHE_CHARACTERS) -> None:
-        # Guards the cache, whose lookups reorder it; texts are parsed without it, possibly by two threads at once.
-        self._lock = threading.Lock()
-        self._known: LRUCache[tuple[Callable[[str], Any], str], tuple[str, Any]] = LRUCache(
-            characters, lambda known: len(known[0]) + CACHE_ENTRY_OVERHEAD
-        )
-
-    def __call__(self, function: Callable[[str], T], text: str) -> T:
-        """Return the result of a function for a text; callers must not change it."""
-        with self._lock:
-            known = self._known.get((function, text))
-        if known:
-            cached: T = known[1]
-            return cached
-        parsed = function(text)
-        with self._lock:
-            # The key is the text itself: whatever file it is from, a changed text is a new key.
-            self._known[function, text] = text, parsed
-        return parsed
 
 
 class ProjectCodeReader:
@@ -190,7 +163,6 @@ class ProjectCodeReader:
 
     def __init__(self, projects: Mapping[str, ProjectSources]) -> None:
         self._projects = dict(projects)
-        self._memo = ParsedTextCache()
 
     def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
         """Return the rules and notes for paths, without duplicates; see `CodeContextReader`."""
@@ -199,7 +171,7 @@ class ProjectCodeReader:
         name = self._only_project() if project is None else project
         if name not in self._projects:
             raise NotFound(f"there is no project {name}")
-        return read_context(name, self._projects[name], paths, self._memo) if paths else None
+        return read_context(name, self._projects[name], paths) if paths else None
 
     def _only_project(self) -> str:
         if len(self._projects) > 1:
@@ -209,7 +181,7 @@ class ProjectCodeReader:
         return next(iter(self._projects))
 
 
-def read_context(project: str, sources: ProjectSources, paths: Sequence[str], memo: ParsedTextCache) -> CodeContext:
+def read_context(project: str, sources: ProjectSources, paths: Sequence[str]) -> CodeContext:
     """Return the rules and notes for paths of a project. Raises InvalidArgument for a path outside it."""
     missing: list[str] = []
     tree = sources.tree
@@ -224,7 +196,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
     merged = {node_document.section_key(section.name): section for section in merge_sections(nodes)}
     itemised = {key: list(_parsable_texts(merged[key], missing.append)) for key in ITEM_SECTIONS if key in merged}
     # What could not be read is passed to the rules, which must not take its absence for permission.
-    rules = _parse_rules(paths, itemised, "; ".join(missing) or None, memo)
+    rules = _parse_rules(paths, itemised, "; ".join(missing) or None)
     notes = _notes_by_section(merged, nodes, missing.append)
     return CodeContext(
         project=project,
@@ -277,18 +249,16 @@ def _parsable_texts(section: MergedSection, report: Callable[[str], None]) -> It
             report(f"{section.name} of {part.file} has more than {MAX_CHARACTERS} characters")
 
 
-def _parse_rules(
-    paths: Iterable[str], texts: Mapping[str, Sequence[str]], unreadable: str | None, memo: ParsedTextCache
-) -> CodeFacts:
-    boundaries = [memo(boundary_items, text) for text in texts.get(BOUNDARIES, ())]
+def _parse_rules(paths: Iterable[str], texts: Mapping[str, Sequence[str]], unreadable: str | None) -> CodeFacts:
+    boundaries = [boundary_items(text) for text in texts.get(BOUNDARIES, ())]
     return CodeFacts(
         paths=tuple(paths),
         never=_unique_texts(items[BoundaryPermission.NEVER] for items in boundaries),
         ask_first=_unique_texts(items[BoundaryPermission.ASK_FIRST] for items in boundaries),
         always=_unique_texts(items[BoundaryPermission.ALWAYS] for items in boundaries),
         # Reversed: the checks of the node nearest to the paths come first.
-        checks=_unique_texts(memo(check_items, text) for text in reversed(texts.get(CHECKS, ()))),
-        pitfalls=_unique_texts(memo(pitfall_titles, text) for text in texts.get(PITFALLS, ())),
+        checks=_unique_texts(check_items(text) for text in reversed(texts.get(CHECKS, ()))),
+        pitfalls=_unique_texts(pitfall_titles(text) for text in texts.get(PITFALLS, ())),
         unreadable=unreadable,
     )
 

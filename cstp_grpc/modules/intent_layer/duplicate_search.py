@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.errors import InvalidArgument, QueryFailed, Unavailable
 from cstp_grpc.modules.intent_layer import node_document
 from cstp_grpc.modules.intent_layer.learning_merge import NodeEntry, covering_node, new_node_file
@@ -124,7 +125,9 @@ def find_duplicates(
         # Largest similarity first; a statement that contains or lies in a chosen one is the same finding.
         if all(statement.end <= other.line or other.end <= statement.line for _, other in chosen):
             chosen.append((score, statement))
-    return tuple(DuplicateMatch(document.file, each.line, _shorten_text(each.text), score) for score, each in chosen)
+    return tuple(
+        DuplicateMatch(document.file, each.line, truncate_text(each.text, MAX_TEXT), score) for score, each in chosen
+    )
 
 
 def significant_words(text: str) -> frozenset[str]:
@@ -167,10 +170,6 @@ def _meaning_scores(
 
 def _singular_form(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-def _shorten_text(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1].rstrip() + "…"
 
 
 def _split_statements(document: node_document.NodeDocument, span: node_document.SectionSpan) -> Iterator[_Statement]:

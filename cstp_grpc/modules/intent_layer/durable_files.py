@@ -38,7 +38,12 @@ def open_folder(tree: ProjectTree, path: str) -> Iterator[int | None]:
     """Open the folder at a located path for listing and fsync; yield None if it is missing."""
     # The tree's descriptor may be an O_PATH one, which the kernel neither lists nor syncs; see TRAVERSE_FLAGS.
     with tree.open_folder(path) as traversed:
-        descriptor = None if traversed is None else _open_for_listing(path, traversed)
+        try:
+            descriptor = None if traversed is None else os.open(".", LIST_FLAGS, dir_fd=traversed)
+        except OSError as error:
+            raise Unavailable(
+                f"{path} vanished" if error.errno == errno.ENOENT else f"{path} cannot be listed"
+            ) from None
     try:
         yield descriptor
     finally:
@@ -49,7 +54,17 @@ def open_folder(tree: ProjectTree, path: str) -> Iterator[int | None]:
 @contextmanager
 def ensure_folder(tree: ProjectTree, path: str) -> Iterator[int]:
     """Open the folder at a located path as `open_folder` does, and create it and its parents if missing."""
-    _create_folders(tree, path)
+    above = ROOT
+    for name in [] if path == ROOT else path.split("/"):
+        with open_folder(tree, above) as descriptor:
+            if descriptor is None:
+                raise Unavailable(f"{above} is no folder")
+            with _write_errors_as_unavailable(name):
+                with suppress(FileExistsError):
+                    os.mkdir(name, FOLDER_MODE, dir_fd=descriptor)
+                # Also if it existed: another process may have created it and not have synced it yet.
+                os.fsync(descriptor)
+        above = join_path(above, name)
     with open_folder(tree, path) as descriptor:
         if descriptor is None:
             raise Unavailable(f"{path} is no folder")
@@ -181,31 +196,3 @@ def _write_new_file(folder: int, name: str, data: bytes, mode: int | None) -> No
         raise
     finally:
         os.close(descriptor)
-
-
-def _create_folders(tree: ProjectTree, path: str) -> None:
-    """Create a folder and its parents, and fsync each, even if it existed."""
-    above = ROOT
-    for name in [] if path == ROOT else path.split("/"):
-        with open_folder(tree, above) as descriptor:
-            if descriptor is None:
-                raise Unavailable(f"{above} is no folder")
-            _create_folder(name, descriptor)
-        above = join_path(above, name)
-
-
-def _create_folder(name: str, above: int) -> None:
-    with _write_errors_as_unavailable(name):
-        with suppress(FileExistsError):
-            os.mkdir(name, FOLDER_MODE, dir_fd=above)
-        # Also if it existed: another process may have created it and not have synced it yet.
-        os.fsync(above)
-
-
-def _open_for_listing(path: str, descriptor: int) -> int:
-    try:
-        return os.open(".", LIST_FLAGS, dir_fd=descriptor)
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            raise Unavailable(f"{path} vanished") from None
-        raise Unavailable(f"{path} cannot be listed") from None

@@ -16,6 +16,7 @@ from itertools import islice
 
 from markdown_it.tree import SyntaxTreeNode
 
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT, Visibility
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.journal import Journal
@@ -83,8 +84,8 @@ def import_records(project: str, node: Node) -> Iterator[ImportRecord]:
                 f"{source_prefix(project)}{section.file}#{_to_slug(section.name)}/{_to_slug(title)}", used
             )
             content = DecisionContent(
-                title=shorten_text(title, MAX_TITLE),
-                context=shorten_text(text, MAX_CONTEXT),
+                title=truncate_text(title, MAX_TITLE),
+                context=truncate_text(text, MAX_CONTEXT),
                 category=ENTRY_CATEGORIES.get(key)
                 or SECTION_CATEGORIES.get(key)
                 or _to_slug(section.name)[:MAX_CATEGORY],
@@ -116,10 +117,6 @@ def split_entries(text: str) -> list[tuple[str, str]]:
         (title, MARK_AT_END.sub("", "\n".join(lines[start:end])).strip())
         for (start, title), end in zip(starts, bounds[1:], strict=True)
     ]
-
-
-def shorten_text(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
 def _entry_title(block: SyntaxTreeNode) -> str:
@@ -192,7 +189,11 @@ class NodeJournalSync:
         Stops early once `stopping` returns True. Raises CstpError if the project or the journal cannot be used; the
         next call continues from there.
         """
-        known = self._read_known()
+        if self._known is None:
+            self._known = {
+                source: _KnownDecision(decision_id, shared) for source, decision_id, shared in self._iter_known()
+            }
+        known = self._known
         walked = tuple(self._tree.walk())
         records = {record.source: record for record in self._records(walked)}
         request_id = str(uuid.uuid4())
@@ -205,7 +206,8 @@ class NodeJournalSync:
         unreadable = {each.folder for each in walked if isinstance(each, UnreadableFolder)}
         for source, decision in known.items():
             gone = decision.shared and source not in records
-            if gone and not stopping() and not _is_below_any(file_of_source(source, self._project), unreadable):
+            folder = parent_of(file_of_source(source, self._project))
+            if gone and not stopping() and unreadable.isdisjoint(iter_ancestors(folder)):
                 self._journal.unshare(decision.decision_id, INTENT_LAYER_AGENT, request_id)
                 decision.shared = False
                 count += 1
@@ -224,14 +226,6 @@ class NodeJournalSync:
             decision.shared = True
             decision.record = record
         return count
-
-    def _read_known(self) -> dict[str, _KnownDecision]:
-        """Return the project's decisions in the journal; they are read once."""
-        if self._known is None:
-            self._known = {
-                source: _KnownDecision(decision_id, shared) for source, decision_id, shared in self._iter_known()
-            }
-        return self._known
 
     def _iter_known(self) -> Iterator[tuple[str, str, bool]]:
         filters = DecisionFilter(agent=INTENT_LAYER_AGENT, project=self._project)
@@ -308,7 +302,3 @@ class NodeJournalSyncWorker:
 
 def _is_up_to_date(record: ImportRecord, decision: _KnownDecision | None) -> bool:
     return decision is not None and decision.shared and decision.record == record
-
-
-def _is_below_any(file: str, folders: set[str]) -> bool:
-    return not folders.isdisjoint(iter_ancestors(parent_of(file)))

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from markdown_it.token import Token
 
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.modules.intent_layer.context_resolution import PROTOCOL_SECTIONS, SECTION_ORDER
@@ -122,7 +120,9 @@ class NodeEntry:
         text = self._text_below_title()
         detail = [*_quote_if_unsafe(text).split("\n"), ""] if text else []
         if not self.checkbox:
-            return [f"### {_escape_closing_hashes(self.title)}", "", *detail, self.mark]
+            # A heading may end with number signs, which do not belong to its text.
+            title = CLOSING_HASHES.sub(lambda match: "\\" + match[0], self.title)
+            return [f"### {title}", "", *detail, self.mark]
         # Two spaces make the lines a part of the item (CommonMark, list items); blank ones get none, which editors
         # would strip.
         return [f"- [ ] {self.title}", "", *(f"  {line}" if line else "" for line in detail), f"  {self.mark}"]
@@ -189,7 +189,8 @@ def insert_entry(document: NodeDocument, entry: NodeEntry) -> str:
     a section unknown to the protocol comes last.
     """
     # The file keeps its own line ends; a mixed one gets those of its first line.
-    end = _detect_line_end(document.text)
+    first = LINE_END.search(document.text)
+    end = first[0] if first else "\n"
     spans = document.find(entry.section)
     if spans:
         return _insert_lines(document, spans[0], entry.lines(), end, listed=entry.checkbox)
@@ -228,25 +229,12 @@ def _is_same_section(name: str, other: str) -> bool:
     return section_key(name) == section_key(other)
 
 
-def _escape_closing_hashes(title: str) -> str:
-    """Return a title with its trailing number signs escaped."""
-    return CLOSING_HASHES.sub(lambda match: "\\" + match[0], title)
-
-
 def _quote_if_unsafe(text: str) -> str:
     """Return a text, as a quotation if it would begin a section or an entry, or leave a block open."""
-    if not parse_node(text, "").closing and not any(_top_level_headings(text)):
+    begins_section = any(token.type == "heading_open" and token.level == 0 for token in parse_blocks(text))
+    if not begins_section and not parse_node(text, "").closing:
         return text
     return "\n".join(f"> {line}" if line else ">" for line in text.split("\n"))
-
-
-def _top_level_headings(text: str) -> Iterator[Token]:
-    return (token for token in parse_blocks(text) if token.type == "heading_open" and token.level == 0)
-
-
-def _detect_line_end(text: str) -> str:
-    first = LINE_END.search(text)
-    return first[0] if first else "\n"
 
 
 def _preceding_section(document: NodeDocument, name: str) -> SectionSpan | None:
@@ -276,7 +264,8 @@ def _insert_lines(
     start, stop = (span.start_offset, span.end_offset) if span else (0, len(document.preamble))
     if document.closing and stop == len(text):
         # An open fence or HTML block would swallow the entry, so that it is closed first.
-        return _append_after_closing(text, document.closing, lines, end)
+        ended = text.endswith(("\n", "\r"))
+        return text + ("" if ended else end) + end.join([document.closing, "", *lines]) + (end if ended else "")
     at = _content_end(text, start, stop)
     before, after = text[:at], text[at:]
     # A blank line between checklist items would make a tight list a loose one.
@@ -284,12 +273,6 @@ def _insert_lines(
     if INDENTED.match(after):
         lines = [*lines, "", LIST_END]
     return before + lead + end.join(lines) + _separator_after(text, after, end) + after
-
-
-def _append_after_closing(text: str, closing: str, lines: list[str], end: str) -> str:
-    """Return the text with lines appended, after a line that closes its open block."""
-    ended = text.endswith(("\n", "\r"))
-    return text + ("" if ended else end) + end.join([closing, "", *lines]) + (end if ended else "")
 
 
 def _separator_after(text: str, after: str, end: str) -> str:

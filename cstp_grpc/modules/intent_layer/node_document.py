@@ -173,7 +173,7 @@ def parse_node(text: str, file: str) -> NodeDocument:
     ]
     # Offsets are those of the original text: the parser saw line feeds only, so that its lines agree, and its offsets
     # would not.
-    starts = _line_starts(text)
+    starts = [0, *(match.end() for match in LINE_END.finditer(text))]
     spans = tuple(_iter_sections(headings, text, starts))
     closing = _unclosed_block_end(tokens, source)
     ending = next((heading.line for heading in headings if heading.level == SECTION_LEVEL), skipped + len(lines))
@@ -344,10 +344,6 @@ def parse_block_tree(text: str) -> SyntaxTreeNode:
 
 def _normalize_line_ends(text: str) -> str:
     return LINE_END.sub("\n", text) if "\r" in text else text
-
-
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in LINE_END.finditer(text))]
 
 
 def _line_offset(text: str, starts: Sequence[int], line: int) -> int:

@@ -107,7 +107,8 @@ def _iter_blocks(overview: folder_overview.FolderOverview) -> Iterator[str]:
     yield from _render_section("Checks", [_check_lines(overview)], CHECKS)
     yield from _render_section("Boundaries", [], BOUNDARIES)
     if overview.exports:
-        yield from _render_section("Public API", [_join_list(map(_export_line, overview.exports))], PUBLIC_API)
+        exports = (f"- `{each.file}`: {', '.join(f'`{name}`' for name in each.names)}" for each in overview.exports)
+        yield from _render_section("Public API", [_join_list(exports)], PUBLIC_API)
     if overview.children:
         yield from _render_section(
             "Downlinks", [_join_list(_downlink_line(*child) for child in overview.children)], DOWNLINKS
@@ -175,10 +176,6 @@ def _task_cell(entry_point: folder_overview.EntryPoint) -> str:
 def _check_lines(overview: folder_overview.FolderOverview) -> str:
     commands = [f"- [ ] `{command}` passes." for command in overview.checks]
     return "\n".join(commands or ([f"- [ ] The tests in `{overview.tests}/` pass."] if overview.tests else []))
-
-
-def _export_line(exports: folder_overview.ModuleExports) -> str:
-    return f"- `{exports.file}`: {', '.join(f'`{name}`' for name in exports.names)}"
 
 
 def _downlink_line(folder: str, file: str) -> str:

@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cstp_grpc.common.rfc3339 import format_rfc3339
+from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.modules.intent_layer import model
 
 DETAIL = "What Happened"
@@ -413,4 +414,4 @@ def _parse_instant(text: str) -> datetime:
 def _first_line(text: str) -> str:
     """Return the first line that is not blank, shortened."""
     line = next((line.strip() for line in text.split("\n") if line.strip()), text.strip())
-    return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1].rstrip() + "…"
+    return truncate_text(line, MAX_TITLE)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.contract.enums import NodeRule
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer import path_mentions, validation_rules
 from cstp_grpc.modules.intent_layer.context_resolution import REQUIRED_SECTIONS
 from cstp_grpc.modules.intent_layer.model import ROOT, Node, NodeFile, ValidationFinding
 from cstp_grpc.modules.intent_layer.node_document import LINE_END, NodeDocument, section_key
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
-from cstp_grpc.modules.intent_layer.project_files import join_path, name_of, parent_of
+from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, join_path, name_of, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES, ProjectTree, UnreadableFolder
-from cstp_grpc.modules.intent_layer.validation_rules import (
-    RuleSeverities,
-    apply_severities,
-    quote_text,
-    read_severities,
-)
+from cstp_grpc.modules.intent_layer.validation_rules import RuleSeverities, make_finding, quote_text
 
 ENTRY_POINTS = "entry points"
 DOWNLINKS = "downlinks"
@@ -31,13 +28,6 @@ SHOWN_FILES = 3
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:.*$", re.MULTILINE)
 WORD = re.compile(r"[^\s`()\[\]<>|\"'*,;]+/[^\s`()\[\]<>|\"'*,;]*")
-
-
-def validate_nodes(
-    tree: ProjectTree, paths: Iterable[str] = (), history: GitHistory | None = None
-) -> tuple[ValidationFinding, ...]:
-    """Validate the nodes that `select_nodes` returns; the findings are sorted by file and line."""
-    return validate_selected(tree, select_nodes(tree, paths), history)
 
 
 def select_nodes(tree: ProjectTree, paths: Iterable[str] = ()) -> tuple[Node | UnreadableFolder, ...]:
@@ -51,7 +41,7 @@ def select_nodes(tree: ProjectTree, paths: Iterable[str] = ()) -> tuple[Node | U
         return tuple(tree.walk())
     folders = {path for path in located if tree.is_folder(path)}
     # Only for folders: to walk a large project takes long, and a file needs none of it.
-    below = [found for found in tree.walk() if _is_in_any(found.folder, folders)] if folders else []
+    below = [each for each in tree.walk() if not folders.isdisjoint(iter_ancestors(each.folder))] if folders else []
     found = {each.folder: each for each in below}
     for path in located:
         if path not in folders:
@@ -76,20 +66,14 @@ def validate_selected(
     `severities` override those in the project's file, which override the rules' defaults.
     """
     validator = _NodeValidator(tree, found)
-    of_project, problems = read_severities(tree)
+    of_project, problems = validation_rules.read_severities(tree)
     # A set: a file that two nodes import is found faulty once.
     findings = {finding for each in found for finding in validator.check_node(each)}
     if history:
         findings.update(validator.check_staleness(history))
     # The findings about the rules file itself cannot be turned off by it.
-    findings = {*apply_severities(findings, {**of_project, **severities}), *problems}
+    findings = {*validation_rules.apply_severities(findings, {**of_project, **severities}), *problems}
     return tuple(sorted(findings, key=lambda each: (each.file, each.line, each.rule, each.message)))
-
-
-def _is_in_any(folder: str, folders: set[str]) -> bool:
-    while folder not in folders and folder != ROOT:
-        folder = parent_of(folder)
-    return folder in folders
 
 
 def _node_or_error(tree: ProjectTree, folder: str) -> Node | UnreadableFolder | None:
@@ -100,9 +84,7 @@ def _node_or_error(tree: ProjectTree, folder: str) -> Node | UnreadableFolder | 
 
 
 def _covering_node(tree: ProjectTree, folder: str) -> Node | UnreadableFolder | None:
-    while folder != ROOT and not (found := _node_or_error(tree, folder)):
-        folder = parent_of(folder)
-    return _node_or_error(tree, ROOT) if folder == ROOT else found
+    return next(filter(None, (_node_or_error(tree, above) for above in iter_ancestors(folder))), None)
 
 
 class _NodeValidator:
@@ -126,7 +108,7 @@ class _NodeValidator:
         yield from _check_files(found)
         yield from self._check_parent_downlink(found)
         for each in found.broken_imports:
-            yield validation_rules.DEAD_IMPORT.finding(each.file, each.line, f"{quote_text(each.text)} {each.reason}")
+            yield make_finding(NodeRule.DEAD_IMPORT, each.file, each.line, f"{quote_text(each.text)} {each.reason}")
         for file in found.imported:
             yield from self._check_encoding(file)
         for file in found.files:
@@ -148,16 +130,16 @@ class _NodeValidator:
                     f"{count_noun(len(stale.files), 'file')} changed in {count_noun(stale.commits, 'commit')} "
                     f"since {stale.since}, when the node last did: {names}"
                 )
-                yield validation_rules.STALE.finding(node.path, 1, message)
+                yield make_finding(NodeRule.STALE, node.path, 1, message)
 
     def _check_unreadable(self, found: UnreadableFolder) -> Iterator[ValidationFinding]:
         """Report the files of the node that cannot be read, or else the folder."""
         files = [join_path(found.folder, name) for name in NODE_FILES]
         unreadable = [(file, error) for file in files if (error := self._error_of(file))]
         for file, error in unreadable:
-            yield validation_rules.UNREADABLE_FILE.finding(file, 1, error)
+            yield make_finding(NodeRule.UNREADABLE_FILE, file, 1, error)
         if not unreadable:
-            yield validation_rules.UNREADABLE_FOLDER.finding(found.folder, 1, found.error.message)
+            yield make_finding(NodeRule.UNREADABLE_FOLDER, found.folder, 1, found.error.message)
 
     def _error_of(self, file: str) -> str | None:
         try:
@@ -183,8 +165,8 @@ class _NodeValidator:
 
     def _check_encoding(self, file: NodeFile) -> Iterator[ValidationFinding]:
         if not file.decoded:
-            yield validation_rules.NOT_UTF8.finding(
-                file.path, self._undecodable_line(file.path), "it contains bytes that are not UTF-8"
+            yield make_finding(
+                NodeRule.NOT_UTF8, file.path, self._undecodable_line(file.path), "it contains bytes that are not UTF-8"
             )
 
     def _undecodable_line(self, file: str) -> int:
@@ -200,8 +182,8 @@ class _NodeValidator:
     def _check_parent_downlink(self, node: Node) -> Iterator[ValidationFinding]:
         above = self._nearest_node_above(node.folder)
         if above and node.folder not in self._downlinks(above):
-            yield validation_rules.MISSING_DOWNLINK.finding(
-                node.path, 1, f"Downlinks of {above.path} does not name this node"
+            yield make_finding(
+                NodeRule.MISSING_DOWNLINK, node.path, 1, f"Downlinks of {above.path} does not name this node"
             )
 
     def _check_paths(self, folder: str, document: NodeDocument) -> Iterator[ValidationFinding]:
@@ -209,7 +191,7 @@ class _NodeValidator:
             for mention in mentioned:
                 if path_mentions.is_absolute(mention, self._root):
                     message = f"{quote_text(mention.text)} is a path on one machine"
-                    yield validation_rules.ABSOLUTE_PATH.finding(document.file, mention.line, message)
+                    yield make_finding(NodeRule.ABSOLUTE_PATH, document.file, mention.line, message)
                 elif key == ENTRY_POINTS:
                     yield from self._check_entry_point(folder, document.file, mention)
                 elif key == DOWNLINKS:
@@ -234,8 +216,8 @@ class _NodeValidator:
         # Inline code with a slash in it may be a command or two words; it is taken for a path if its first folder
         # exists.
         if path.certain or self._existence.first_folder_exists(folder, path.text):
-            yield validation_rules.MISSING_ENTRY_POINT.finding(
-                file, mention.line, f"{quote_text(mention.text)} is not there"
+            yield make_finding(
+                NodeRule.MISSING_ENTRY_POINT, file, mention.line, f"{quote_text(mention.text)} is not there"
             )
 
     def _check_downlink(self, folder: str, file: str, mention: path_mentions.Mention) -> Iterator[ValidationFinding]:
@@ -246,10 +228,10 @@ class _NodeValidator:
             return
         target = self._existence.find(folder, path.text)
         if target is None:
-            yield validation_rules.DEAD_DOWNLINK.finding(file, mention.line, f"{quote_text(mention.text)} is not there")
+            yield make_finding(NodeRule.DEAD_DOWNLINK, file, mention.line, f"{quote_text(mention.text)} is not there")
         elif self._tree.is_folder(target) and not self._node(target):
             message = f"the folder {quote_text(mention.text)} has no node"
-            yield validation_rules.DOWNLINK_WITHOUT_NODE.finding(file, mention.line, message)
+            yield make_finding(NodeRule.DOWNLINK_WITHOUT_NODE, file, mention.line, message)
 
     def _downlinks(self, node: Node) -> frozenset[str]:
         """Return the folders that a node names in Downlinks: by links, inline code, or paths in the text."""
@@ -270,18 +252,13 @@ class _NodeValidator:
 
     def _nearest_node_above(self, folder: str) -> Node | None:
         """Return the nearest node above a folder, or None if it is missing or unreadable."""
-        while folder != ROOT:
-            folder = parent_of(folder)
-            node = self._node(folder)
-            if node:
-                return node if isinstance(node, Node) else None
-        return None
+        nodes = (self._node(above) for above in islice(iter_ancestors(folder), 1, None))
+        nearest = next(filter(None, nodes), None)
+        return nearest if isinstance(nearest, Node) else None
 
     def _owning_folder(self, folder: str) -> str | None:
         """Return the folder of the node that covers a folder, which may have been deleted."""
-        while folder != ROOT and not self._node(folder):
-            folder = parent_of(folder)
-        return folder if self._node(folder) else None
+        return next((above for above in iter_ancestors(folder) if self._node(above)), None)
 
     def _node(self, folder: str) -> Node | UnreadableFolder | None:
         if folder not in self._nodes:
@@ -303,33 +280,31 @@ def _check_sections(node: Node) -> Iterator[ValidationFinding]:
     for name in REQUIRED_SECTIONS:
         found = [section for section in node.sections if section_key(section.name) == section_key(name)]
         if not found:
-            yield validation_rules.MISSING_SECTION.finding(node.path, 1, f"there is no section {quote_text(name)}")
+            yield make_finding(NodeRule.MISSING_SECTION, node.path, 1, f"there is no section {quote_text(name)}")
         elif not any(COMMENT.sub("", section.text).strip() for section in found):
-            yield validation_rules.EMPTY_SECTION.finding(
-                found[0].file, found[0].line, f"the section {quote_text(name)} is empty"
+            yield make_finding(
+                NodeRule.EMPTY_SECTION, found[0].file, found[0].line, f"the section {quote_text(name)} is empty"
             )
 
 
 def _check_size(node: Node) -> Iterator[ValidationFinding]:
     has = f"it has {node.tokens} tokens where"
     if node.tokens > validation_rules.MAX_TOKENS:
-        yield validation_rules.OVER_BUDGET.finding(node.path, 1, f"{has} {validation_rules.MAX_TOKENS} are the limit")
+        yield make_finding(NodeRule.OVER_BUDGET, node.path, 1, f"{has} {validation_rules.MAX_TOKENS} are the limit")
     elif node.tokens > validation_rules.TARGET_TOKENS:
-        yield validation_rules.OVER_TARGET.finding(
-            node.path, 1, f"{has} {validation_rules.TARGET_TOKENS} are the target"
-        )
+        yield make_finding(NodeRule.OVER_TARGET, node.path, 1, f"{has} {validation_rules.TARGET_TOKENS} are the target")
 
 
 def _check_files(node: Node) -> Iterator[ValidationFinding]:
     claude = NODE_FILES[0]
     for file in node.files:
         if node.folder != ROOT and name_of(file.path) == claude:
-            yield validation_rules.MISPLACED_CLAUDE_MD.finding(
-                file.path, 1, f"{claude} belongs in the project's root only"
+            yield make_finding(
+                NodeRule.MISPLACED_CLAUDE_MD, file.path, 1, f"{claude} belongs in the project's root only"
             )
     if len(node.files) > 1 and not node.imports_own:
-        yield validation_rules.DIFFERENT_FILES.finding(
-            node.files[1].path, 1, f"it differs from {name_of(node.path)} in the same folder"
+        yield make_finding(
+            NodeRule.DIFFERENT_FILES, node.files[1].path, 1, f"it differs from {name_of(node.path)} in the same folder"
         )
 
 
@@ -339,7 +314,7 @@ def _check_duplicate_sections(document: NodeDocument) -> Iterator[ValidationFind
         first = lines.setdefault(section_key(span.name), span.heading_line)
         if first != span.heading_line:
             message = f"there is a section {quote_text(span.name)} in line {first} already"
-            yield validation_rules.DUPLICATE_SECTION.finding(document.file, span.heading_line, message)
+            yield make_finding(NodeRule.DUPLICATE_SECTION, document.file, span.heading_line, message)
 
 
 def _possible_paths_in_text(text: str, definitions: str) -> Iterator[str]:

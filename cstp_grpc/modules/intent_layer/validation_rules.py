@@ -42,129 +42,103 @@ def quote_text(text: str) -> str:
     return f"“{text if len(text) <= SHOWN_CHARACTERS else f'{text[:SHOWN_CHARACTERS]}…'}”"
 
 
-def _error_rule(name: str, meaning: str, remedy: str) -> ValidationRule:
-    return ValidationRule(name, FindingSeverity.ERROR, meaning, remedy)
-
-
-def _warning_rule(name: str, meaning: str, remedy: str) -> ValidationRule:
-    return ValidationRule(name, FindingSeverity.WARNING, meaning, remedy)
-
-
-MISSING_SECTION = _error_rule(
-    "missing-section",
-    "A node has no Purpose, Entry Points or Contracts.",
-    "add the section",
-)
-EMPTY_SECTION = _warning_rule(
-    "empty-section",
-    "A required section is empty, or contains only comments.",
-    "fill it in",
-)
-DUPLICATE_SECTION = _warning_rule(
-    "duplicate-section",
-    "A file has two sections of the same name; they are read as one.",
-    "put them together",
-)
-OVER_BUDGET = _error_rule(
-    "over-budget",
-    f"The files of a node have more than {MAX_TOKENS} tokens.",
-    "shorten it, or move what concerns a folder only to a node there",
-)
-OVER_TARGET = _warning_rule(
-    "over-target",
-    f"The files of a node have more than {TARGET_TOKENS} tokens.",
-    "shorten it, or move what concerns a folder only to a node there",
-)
-DEAD_DOWNLINK = _error_rule(
-    "dead-downlink",
-    "Downlinks names a path that does not exist.",
-    "correct or remove it",
-)
-DOWNLINK_WITHOUT_NODE = _warning_rule(
-    "downlink-without-node",
-    "Downlinks names a folder without a node.",
-    "create the node, or remove the downlink",
-)
-MISSING_DOWNLINK = _warning_rule(
-    "missing-downlink",
-    "The nearest node above a node does not list it, or its folder, in Downlinks.",
-    "add it there",
-)
-MISSING_ENTRY_POINT = _warning_rule(
-    "missing-entry-point",
-    "Entry Points links to, or names in inline code, a file or folder that exists neither below the node's folder "
-    "nor below the project's root.",
-    "correct or remove it",
-)
-ABSOLUTE_PATH = _warning_rule(
-    "absolute-path",
-    "A link or inline code is an absolute path of one machine, such as `/home/…`, `~/…` or `C:\\…`.",
-    "write it relative to the project",
-)
-MISPLACED_CLAUDE_MD = _error_rule(
-    "misplaced-claude-md",
-    "CLAUDE.md is below the root of the project.",
-    "rename it to AGENTS.md",
-)
-DIFFERENT_FILES = _warning_rule(
-    "different-files",
-    "CLAUDE.md and AGENTS.md of one folder differ; both are read.",
-    "keep one and make the other a link to it",
-)
-DEAD_IMPORT = _warning_rule(
-    "dead-import",
-    "A line such as `@docs/rules.md` names a file that does not exist, is outside the project, is not text, or is "
-    "too large.",
-    "correct or remove it",
-)
-NOT_UTF8 = _error_rule(
-    "not-utf-8",
-    "A file of a node is not valid UTF-8.",
-    "save it as UTF-8",
-)
-UNREADABLE_FILE = _error_rule(
-    "unreadable-file",
-    "A file of a node is too large, is not a regular file, is a link out of the project, or cannot be read.",
-    "make it a file that can be read",
-)
-UNREADABLE_FOLDER = _warning_rule(
-    "unreadable-folder",
-    "A folder cannot be listed, so its nodes are not found.",
-    "allow it to be read, or keep it out of the project",
-)
-STALE = _warning_rule(
-    "stale",
-    "Commits changed files that a node covers after the node itself.",
-    "check whether the node is still correct",
-)
-
-INVALID_SETTINGS = _error_rule(
+ERROR, WARNING = FindingSeverity.ERROR, FindingSeverity.WARNING
+INVALID_SETTINGS = ValidationRule(
     "invalid-settings",
+    ERROR,
     f"`{RULES_FILE}` has an unknown rule or severity, or cannot be read; its settings for other rules apply.",
     "correct it",
 )
-
 RULES = (
-    MISSING_SECTION,
-    EMPTY_SECTION,
-    DUPLICATE_SECTION,
-    OVER_BUDGET,
-    OVER_TARGET,
-    DEAD_DOWNLINK,
-    DOWNLINK_WITHOUT_NODE,
-    MISSING_DOWNLINK,
-    MISSING_ENTRY_POINT,
-    ABSOLUTE_PATH,
-    MISPLACED_CLAUDE_MD,
-    DIFFERENT_FILES,
-    DEAD_IMPORT,
-    NOT_UTF8,
-    UNREADABLE_FILE,
-    UNREADABLE_FOLDER,
-    STALE,
+    ValidationRule("missing-section", ERROR, "A node has no Purpose, Entry Points or Contracts.", "add the section"),
+    ValidationRule("empty-section", WARNING, "A required section is empty, or contains only comments.", "fill it in"),
+    ValidationRule(
+        "duplicate-section",
+        WARNING,
+        "A file has two sections of the same name; they are read as one.",
+        "put them together",
+    ),
+    ValidationRule(
+        "over-budget",
+        ERROR,
+        f"The files of a node have more than {MAX_TOKENS} tokens.",
+        "shorten it, or move what concerns a folder only to a node there",
+    ),
+    ValidationRule(
+        "over-target",
+        WARNING,
+        f"The files of a node have more than {TARGET_TOKENS} tokens.",
+        "shorten it, or move what concerns a folder only to a node there",
+    ),
+    ValidationRule("dead-downlink", ERROR, "Downlinks names a path that does not exist.", "correct or remove it"),
+    ValidationRule(
+        "downlink-without-node",
+        WARNING,
+        "Downlinks names a folder without a node.",
+        "create the node, or remove the downlink",
+    ),
+    ValidationRule(
+        "missing-downlink",
+        WARNING,
+        "The nearest node above a node does not list it, or its folder, in Downlinks.",
+        "add it there",
+    ),
+    ValidationRule(
+        "missing-entry-point",
+        WARNING,
+        "Entry Points links to, or names in inline code, a file or folder that exists neither below the node's folder "
+        "nor below the project's root.",
+        "correct or remove it",
+    ),
+    ValidationRule(
+        "absolute-path",
+        WARNING,
+        "A link or inline code is an absolute path of one machine, such as `/home/…`, `~/…` or `C:\\…`.",
+        "write it relative to the project",
+    ),
+    ValidationRule(
+        "misplaced-claude-md", ERROR, "CLAUDE.md is below the root of the project.", "rename it to AGENTS.md"
+    ),
+    ValidationRule(
+        "different-files",
+        WARNING,
+        "CLAUDE.md and AGENTS.md of one folder differ; both are read.",
+        "keep one and make the other a link to it",
+    ),
+    ValidationRule(
+        "dead-import",
+        WARNING,
+        "A line such as `@docs/rules.md` names a file that does not exist, is outside the project, is not text, or is "
+        "too large.",
+        "correct or remove it",
+    ),
+    ValidationRule("not-utf-8", ERROR, "A file of a node is not valid UTF-8.", "save it as UTF-8"),
+    ValidationRule(
+        "unreadable-file",
+        ERROR,
+        "A file of a node is too large, is not a regular file, is a link out of the project, or cannot be read.",
+        "make it a file that can be read",
+    ),
+    ValidationRule(
+        "unreadable-folder",
+        WARNING,
+        "A folder cannot be listed, so its nodes are not found.",
+        "allow it to be read, or keep it out of the project",
+    ),
+    ValidationRule(
+        "stale",
+        WARNING,
+        "Commits changed files that a node covers after the node itself.",
+        "check whether the node is still correct",
+    ),
     INVALID_SETTINGS,
 )
-"""All rules."""
+"""All rules. All but `invalid-settings` are values of NodeRule."""
+RULES_BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def make_finding(rule: NodeRule, file: str, line: int, message: str) -> ValidationFinding:
+    return RULES_BY_NAME[rule].finding(file, line, message)
 
 
 MAX_RULES_FILE_BYTES = 65_536

@@ -11,9 +11,8 @@ import pytest
 
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory, StaleNode
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
-from cstp_grpc.modules.intent_layer.validation import validate_nodes
 from tests.modules.intent_layer.repositories import Repository, needs_git, new_repository
-from tests.modules.intent_layer.trees import write_large_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_large_tree
 
 pytestmark = needs_git
 

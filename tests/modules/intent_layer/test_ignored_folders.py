@@ -8,9 +8,9 @@ import pytest
 
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
-from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_nodes
+from cstp_grpc.modules.intent_layer.validation import select_nodes
 from tests.modules.intent_layer.repositories import Repository, new_repository
-from tests.modules.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_tree
 
 NAMES = ("build", "dist", "node_modules", "target", "venv", ".venv")
 BAD_NODE = "## Purpose\n\nSee [nothing](missing.md).\n"

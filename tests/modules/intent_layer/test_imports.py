@@ -20,10 +20,9 @@ from cstp_grpc.modules.intent_layer.node_imports import (
     find_imports,
 )
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
-from cstp_grpc.modules.intent_layer.validation import validate_nodes
 from tests.example_counts import examples
 from tests.modules.intent_layer.test_markdown import LINES
-from tests.modules.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_tree
 
 WHOLE = "## Purpose\n\nSells.\n\n## Entry Points\n\nNone.\n\n## Contracts\n\nIn cents.\n"
 lines = st.lists(st.sampled_from([*LINES, "@a.md", "- @b/c.md", "  @d.txt", "see @e.md", "`@f.md`", "@g"]), max_size=16)

@@ -18,10 +18,9 @@ from cstp_grpc.modules.intent_layer.model import FindingSeverity, NodeSkeleton
 from cstp_grpc.modules.intent_layer.node_document import parse_node, section_key
 from cstp_grpc.modules.intent_layer.node_skeleton import create_node, node_skeleton
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
-from cstp_grpc.modules.intent_layer.validation import validate_nodes
 from cstp_grpc.modules.intent_layer.validation_rules import TARGET_TOKENS
 from tests.example_counts import examples
-from tests.modules.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_tree
 from tests.named_case import named_case
 
 

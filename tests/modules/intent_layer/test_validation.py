@@ -10,9 +10,9 @@ import pytest
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.modules.intent_layer.model import FindingSeverity, ValidationFinding
 from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
-from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_nodes
+from cstp_grpc.modules.intent_layer.validation import select_nodes
 from cstp_grpc.modules.intent_layer.validation_rules import RULES
-from tests.modules.intent_layer.trees import write_large_tree, write_tree
+from tests.modules.intent_layer.trees import validate_nodes, write_large_tree, write_tree
 from tests.named_case import named_case
 
 PROJECT = Path(__file__).parents[3]

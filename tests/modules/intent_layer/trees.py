@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cstp_grpc.modules.intent_layer.context_resolution import PROTOCOL_SECTIONS
+from cstp_grpc.modules.intent_layer.model import ValidationFinding
+from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
+from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
+from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_selected
 
 BRANCHING = 4
 """How many folders a folder of the large project has."""
@@ -21,6 +25,12 @@ def write_tree(root: Path, files: Mapping[str, str]) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(text.encode())
     return root
+
+
+def validate_nodes(
+    tree: ProjectTree, paths: Iterable[str] = (), history: GitHistory | None = None
+) -> tuple[ValidationFinding, ...]:
+    return validate_selected(tree, select_nodes(tree, paths), history)
 
 
 def node_text(title: str, *, entries: int = 5) -> str:
