@@ -24,11 +24,10 @@ from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.git_command import INHERITED_VARIABLES, git_command
-from cstp_grpc.modules.intent_layer.ignored_folders import IgnoredFolders
 from cstp_grpc.modules.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
 from cstp_grpc.modules.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
-from cstp_grpc.modules.intent_layer.project_files import name_of
+from cstp_grpc.modules.intent_layer.project_files import IgnoredFolders, name_of
 from cstp_grpc.modules.intent_layer.project_service import ListedNode, ValidationReport
 from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES, ProjectTree
 from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_selected

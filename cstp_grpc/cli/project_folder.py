@@ -18,8 +18,8 @@ import click
 from cstp_grpc.cli.command_decorators import Command
 from cstp_grpc.common.git_command import INHERITED_VARIABLES, find_work_tree
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.modules.intent_layer.ignored_folders import read_ignored_folders
 from cstp_grpc.modules.intent_layer.model import ROOT
+from cstp_grpc.modules.intent_layer.project_files import read_ignored_folders
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.platform.config import inherited_environment
 

@@ -97,9 +97,9 @@ def a2a() -> Iterator[Agent]:
 
 def test_an_a2a_agent_is_given_all_of_a_parcel(a2a: Agent) -> None:
     with remote("a2a", a2a.url, "its-token") as agent:
-        receipt = agent.deliver(ROUTED)
+        task_id = agent.deliver(ROUTED)
     [message] = a2a.messages
-    assert receipt.task_id == message.task_id
+    assert task_id == message.task_id
     assert (message.message_id, message.context_id) == ("share-1", "session-1")
     assert get_data_parts(message.parts) == [
         {
@@ -260,7 +260,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_a_server_shares_what_it_is_given_with_its_own_agent(server: Server, kind: str) -> None:
     with remote(kind, server.urls[kind], TOKENS["bob"]) as agent:
         agent.check(DEFAULT_TENANT)
-        assert agent.deliver(ROUTED).task_id is None
+        assert agent.deliver(ROUTED) is None
         agent.deliver(ROUTED)
     found = server.client.liaison.get_share("share-1")
     assert (found.source_agent, found.target_agent, found.conversation_id) == (
@@ -440,6 +440,6 @@ def test_the_authorities_of_the_settings_are_believed(certificate: Certificate) 
     with running_agent(Agent(), "localhost", context) as secure:
         with remote("a2a", secure.url, ca_file=certificate.certificate) as agent:
             agent.check(DEFAULT_TENANT)
-            assert agent.deliver(ROUTED).task_id
+            assert agent.deliver(ROUTED)
         with remote("a2a", secure.url) as agent:
             assert unavailable(agent).metadata["reason"] == "not reachable"

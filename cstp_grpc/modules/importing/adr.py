@@ -13,10 +13,9 @@ from cstp_grpc.common.yaml_with_lines import PlainValue
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.model import DecisionContent, ImportRecord, SourceLinks
 from cstp_grpc.modules.importing import adr_conventions as conventions
-from cstp_grpc.modules.importing import markdown_sections, model, record_files
+from cstp_grpc.modules.importing import markdown_sections, model, record_files, record_forms
 from cstp_grpc.modules.importing.field_mapping import FieldReader, check_field
-from cstp_grpc.modules.importing.record_forms import RecordForm, RecordSigns, recognize_form
-from cstp_grpc.modules.importing.record_sections import kind_of_section, read_notes, read_reasons, section_groups
+from cstp_grpc.modules.importing.record_forms import RecordForm, kind_of_section, section_groups
 
 MAX_BYTES = 1024 * 1024
 """Maximum bytes of a Markdown record: 1 MiB. Chosen: five times the longest context that the contract allows."""
@@ -190,8 +189,8 @@ class AdrDocument:
         ]
         summary = "\n".join(self.front.texts(*FRONT_FIELDS["summary"])) or None
         self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people(), summary)
-        self.notes = read_notes(self._sections, self.form)
-        self.reasons = read_reasons(self._sections, self.form)
+        self.notes = record_forms.read_notes(self._sections, self.form)
+        self.reasons = record_forms.read_reasons(self._sections, self.form)
         self.relations = self._read_relations()
         tags = [text for name in FRONT_FIELDS["tags"] for text in self.front.texts(name)] + self._line_values("tags")
         self.tags = [tag for text in tags for tag in _split_tags(text)]
@@ -206,7 +205,7 @@ class AdrDocument:
             kinds.add(conventions.SectionKind.DATE)
         title = heading.text if (heading := self._first_heading()) else ""
         has_author = bool(self._line_values("author") or self.front.texts("author", "authors"))
-        if form := recognize_form(RecordSigns(self._path, title, kinds, has_author)):
+        if form := record_forms.recognize_form(record_forms.RecordSigns(self._path, title, kinds, has_author)):
             return form
         if not as_record:
             raise model.NotADecisionRecord("it is not a decision record: it has neither a status nor usual sections")

@@ -56,12 +56,10 @@ LISTS = frozenset({"bullet_list", "ordered_list"})
 
 
 def source_prefix(project: str) -> str:
-    """Return the prefix of the sources of a project's records."""
     return f"{INTENT_LAYER_AGENT}:{project}:"
 
 
 def file_of_source(source: str, project: str) -> str:
-    """Return the node file that a record's source names."""
     return source.removeprefix(source_prefix(project)).rpartition("#")[0]
 
 

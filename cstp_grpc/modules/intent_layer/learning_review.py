@@ -317,7 +317,6 @@ class Reviewer:
         durable_files.remove_file(mistakes, JOURNAL_FILE)
 
     def _is_committed(self, journal: _ReviewJournal) -> bool:
-        """Return whether a review passed its commit point."""
         if not journal.changes:
             report = self._report(journal.id)
             # A report that is gone was moved, which is the step after the commit point.

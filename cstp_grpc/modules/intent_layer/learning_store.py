@@ -333,7 +333,6 @@ def check_id(learning_id: str) -> None:
 
 
 def learning_not_found(learning_id: str) -> NotFound:
-    """Return the error for a learning that does not exist."""
     return NotFound(f"there is no learning {learning_id}")
 
 

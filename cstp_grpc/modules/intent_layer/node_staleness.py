@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from cstp_grpc.common.git_command import DIFF_OPTIONS, start_git
-from cstp_grpc.modules.intent_layer.ignored_folders import NAMES_WITHOUT_GIT, TIMEOUT_SECONDS
 from cstp_grpc.modules.intent_layer.model import ROOT
-from cstp_grpc.modules.intent_layer.project_files import name_of, parent_of
+from cstp_grpc.modules.intent_layer.project_files import GIT_TIMEOUT_SECONDS, NAMES_WITHOUT_GIT, name_of, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES
 
 COMMIT_MARKER = "\x1e"
@@ -62,7 +61,7 @@ class GitHistory:
     nothing, fetches nothing and writes nothing.
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str], timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str], timeout: float = GIT_TIMEOUT_SECONDS) -> None:
         """Set the project's folder, the environment for `start_git`, and the time limit of a call in seconds."""
         self._root = root
         self._environment = environment
@@ -195,7 +194,6 @@ class _StalenessScan:
 
 
 def _blob_id(content: bytes, digits: int) -> str:
-    """Return the object id that git gives to this content."""
     # How git hashes the content of a file.
     blob = b"blob %d\0%b" % (len(content), content)
     return (hashlib.sha1(blob, usedforsecurity=False) if digits == SHA1_DIGITS else hashlib.sha256(blob)).hexdigest()

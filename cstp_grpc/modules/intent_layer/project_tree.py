@@ -21,7 +21,6 @@ from cachetools import LRUCache
 from cstp_grpc.common.token_estimate import count_tokens
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer import project_files
-from cstp_grpc.modules.intent_layer.ignored_folders import IgnoredFolders, read_ignored_folders
 from cstp_grpc.modules.intent_layer.model import ROOT, Node, NodeFile
 from cstp_grpc.modules.intent_layer.node_document import NodeDocument, parse_node
 from cstp_grpc.modules.intent_layer.node_imports import ImportFollower, ParsedFile, find_imports
@@ -71,7 +70,7 @@ class ProjectTree:
         root: Path,
         cached_characters: int = CACHED_CHARACTERS,
         clock: Callable[[], int] = time.time_ns,
-        read_ignored: Callable[[Path], IgnoredFolders] = read_ignored_folders,
+        read_ignored: Callable[[Path], project_files.IgnoredFolders] = project_files.read_ignored_folders,
     ) -> None:
         """Set the project's folder, the size of the cache in characters, and the clock in ns since 1970.
 
@@ -90,7 +89,7 @@ class ProjectTree:
         """The project's folder."""
         return self._root
 
-    def ignored_folders(self) -> IgnoredFolders:
+    def ignored_folders(self) -> project_files.IgnoredFolders:
         """Return the folders that a walk skips."""
         return self._read_ignored(self._root)
 
@@ -254,7 +253,7 @@ class ProjectTree:
             os.close(descriptor)
 
     def _walk(
-        self, folder: str, descriptor: int, depth: int, ignored: IgnoredFolders
+        self, folder: str, descriptor: int, depth: int, ignored: project_files.IgnoredFolders
     ) -> Iterator[Node | UnreadableFolder]:
         try:
             listing = project_files.list_folder_at(folder, descriptor)
@@ -270,14 +269,14 @@ class ProjectTree:
                 yield from [node] if node else []
         if folder != ROOT and ".git" in {*listing.folders, *listing.files}:
             # A repository of its own, such as a submodule, of which git was not asked.
-            ignored = IgnoredFolders(None)
+            ignored = project_files.IgnoredFolders(None)
         for name in listing.folders if depth < MAX_DEPTH else ():
             below = project_files.join_path(folder, name)
             if not ignored.skips(below):
                 yield from self._walk_below(below, descriptor, depth + 1, ignored)
 
     def _walk_below(
-        self, folder: str, above: int, depth: int, ignored: IgnoredFolders
+        self, folder: str, above: int, depth: int, ignored: project_files.IgnoredFolders
     ) -> Iterator[Node | UnreadableFolder]:
         try:
             descriptor = project_files.open_at(folder, project_files.TRAVERSE_FLAGS, above)

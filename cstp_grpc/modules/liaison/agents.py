@@ -34,13 +34,6 @@ class DeliveryRequest:
     pillar: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryReceipt:
-    """The confirmation of a delivery; `task_id` is the task that the agent created, or None."""
-
-    task_id: str | None = None
-
-
 class LiaisonAgent(Protocol):
     """The agent that serves a pillar."""
 
@@ -63,11 +56,11 @@ class CachedLiaisonAgent(LiaisonAgent, Protocol):
 class RemoteLiaisonAgent(LiaisonAgent, Protocol):
     """A liaison agent to which contexts are delivered; other agents fetch them."""
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         """Deliver a share, or look at the task that the agent made of it; repeating it has no effect.
 
-        Raises DeliveryRejected, and DeliveryFailed, which may have the `task_id` of a task that the agent has neither
-        begun nor refused.
+        Returns the id of the task that the agent created, if any. Raises DeliveryRejected, and DeliveryFailed, which
+        may have the `task_id` of a task that the agent has neither begun nor refused.
         """
 
 
@@ -192,7 +185,7 @@ class ShareDelivery:
         """Deliver a share, and return the function that records it. Raises DeliveryRejected and DeliveryFailed."""
         share = parcel.share
         with self._spans.measure_delivery(DELIVERY_SPAN, share.traceparent, {"cstp.agent": share.target_agent}):
-            task_id = agent.deliver(parcel).task_id
+            task_id = agent.deliver(parcel)
         delivered = replace(
             share,
             delivery=model.DeliveryState.DELIVERED,

@@ -178,15 +178,13 @@ class ContextSharing:
         if not agent.confirms:
             return replace(share, next_attempt_at=share.shared_at)
         try:
-            receipt = agent.deliver(DeliveryRequest(share, decision, pillar))
+            task_id = agent.deliver(DeliveryRequest(share, decision, pillar))
         except (DeliveryRejected, DeliveryFailed) as error:
             details = {"target_pillar": pillar, "reason": str(error)}
             raise errors.ContextSharingFailed(
                 f"{share.target_agent} did not accept: {error}", metadata=details
             ) from error
-        return replace(
-            share, delivery=DeliveryState.DELIVERED, delivered_at=self._clock(), attempts=1, task_id=receipt.task_id
-        )
+        return replace(share, delivery=DeliveryState.DELIVERED, delivered_at=self._clock(), attempts=1, task_id=task_id)
 
     def insert_or_get(self, unit_of_work: UnitOfWork, share: Share) -> Share:
         """Insert a share within a transaction, or return the same one if it exists."""

@@ -97,5 +97,4 @@ class EventHistory:
 
 
 def event_size(event: Event) -> int:
-    """Estimate how many bytes an event takes in a message."""
     return estimate_message_bytes((event.session_id, event.user_id, event.agent, encode_canonical_json(event.data)))

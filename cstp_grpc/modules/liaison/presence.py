@@ -282,7 +282,6 @@ class LocalAgentService:
 def presence_event(
     presence: model.AgentPresence, kind: model.EventType, now: datetime, *, reason: str | None = None
 ) -> model.Event:
-    """Return the event for an agent that became present or absent."""
     data = {"target_pillar": presence.pillar, "served_by": presence.agent, "reason": reason}
     present = {name: value for name, value in data.items() if value is not None}
     return model.Event(presence.tenant, kind, model.liaison_agent(presence.pillar), now, data=present)

@@ -74,8 +74,8 @@ class AgentClient(Protocol):
     def probe(self, seconds: float) -> None:
         """Check that the agent answers within `seconds`. Raises AgentUnreachable."""
 
-    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
-        """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> str | None:
+        """Deliver a parcel and return the agent's task, if any. Raises DeliveryRejected, DeliveryFailed."""
 
     def close(self) -> None:
         """Close connections."""
@@ -100,19 +100,18 @@ class A2aAgentClient:
         except self._errors.A2aSendError as error:
             raise AgentUnreachable(str(error)) from error.__cause__
 
-    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> str | None:
         """Send a parcel as a message, until the agent begins with it. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         context_id = share.conversation_id and tenant_scoped_id(share.tenant, share.conversation_id)
         try:
-            task_id = self._peer.send(
+            return self._peer.send(
                 parcel_json(parcel), tenant_scoped_id(share.tenant, share.id), context_id, seconds, share.task_id
             )
         except self._errors.A2aPermanentError as error:
             raise DeliveryRejected(str(error)) from error.__cause__
         except self._errors.A2aTransientError as error:
             raise DeliveryFailed(str(error), task_id=error.task_id) from error.__cause__
-        return agents.DeliveryReceipt(task_id)
 
     def close(self) -> None:
         """Cancel calls in progress."""
@@ -135,7 +134,7 @@ class CstpAgentClient:
         """Check that the server is healthy. Raises AgentUnreachable."""
         self._health.probe(seconds)
 
-    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> agents.DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest, seconds: float) -> str | None:
         """Share the context of a parcel on the server. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         try:
@@ -150,7 +149,7 @@ class CstpAgentClient:
         except CstpError as error:
             kind = DeliveryFailed if isinstance(error, TRANSIENT_ERRORS) else DeliveryRejected
             raise kind(public_failure_text(error)) from error
-        return agents.DeliveryReceipt()
+        return None
 
     def close(self) -> None:
         self._health.close()
@@ -322,10 +321,10 @@ class RemoteAgent:
                 retry_after=seconds,
             )
 
-    def deliver(self, parcel: agents.DeliveryRequest) -> agents.DeliveryReceipt:
+    def deliver(self, parcel: agents.DeliveryRequest) -> str | None:
         """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
         try:
-            receipt = self._client.deliver(parcel, self._delivery_seconds)
+            task_id = self._client.deliver(parcel, self._delivery_seconds)
         except DeliveryRejected as error:
             logger.warning("%s refuses the share %s: %s", self._name, parcel.share.id, describe_with_cause(error))
             raise
@@ -336,7 +335,7 @@ class RemoteAgent:
             self._failing = True
             raise
         self._failing = False
-        return receipt
+        return task_id
 
     def close(self) -> None:
         """Close the client and stop probing."""

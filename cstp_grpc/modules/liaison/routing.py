@@ -78,7 +78,6 @@ class RoutingPlan:
 
     @property
     def handover(self) -> context_sharing.Handover:
-        """The hand-over that guardrails check."""
         session = self.session
         to = model.liaison_agent(self.pillar)
         return context_sharing.Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)

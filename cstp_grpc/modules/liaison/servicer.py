@@ -122,7 +122,6 @@ class LiaisonService(pb2_grpc.LiaisonServiceServicer):
         return pb2.GetSessionResponse(chat_session=SESSION.encode(session))
 
     def ListSessions(self, request: pb2.ListSessionsRequest, context: grpc.ServicerContext) -> pb2.ListSessionsResponse:
-        """List sessions."""
         conditions = SESSION_FILTER.decode(request, tenant=current_tenant_caller().tenant)
         page = self._liaison.sessions.page(conditions, PageRequest(request.page_size, request.page_token))
         return pb2.ListSessionsResponse(chat_sessions=map(SESSION.encode, page.items), next_page_token=page.next_token)
@@ -204,7 +203,6 @@ class LiaisonService(pb2_grpc.LiaisonServiceServicer):
     def ShareContextToAgent(
         self, request: pb2.ShareContextToAgentRequest, context: grpc.ServicerContext
     ) -> pb2.ShareContextToAgentResponse:
-        """Share a context."""
         share = self._liaison.sharing.share(current_tenant_caller(), SHARE_REQUEST.decode(request))
         return pb2.ShareContextToAgentResponse(share=SHARE.encode(share), execution_id=share.execution_id)
 
@@ -231,7 +229,6 @@ class LiaisonService(pb2_grpc.LiaisonServiceServicer):
         return pb2.ListLiaisonAgentsResponse(liaison_agents=map(AGENT.encode, found))
 
     def ClaimSession(self, request: pb2.ClaimSessionRequest, context: grpc.ServicerContext) -> pb2.ClaimSessionResponse:
-        """Claim a session."""
         caller = current_tenant_caller()
         claimant = proto_values.optional_field(request, "claimant") or caller.agent
         session, activation = self._liaison.presence.claim(caller, request.chat_session_id, claimant)
@@ -280,7 +277,6 @@ def requested_user(request: Any, caller: model.TenantCaller) -> str:
 def parse_append_request(
     request: pb2.AppendMessageRequest,
 ) -> tuple[model.TenantCaller, str, model.MessageContent, int | None]:
-    """Parse the caller, session, message and claim number of a request."""
     claim_number = proto_values.optional_field(request, "claim_number")
     return current_tenant_caller(), request.chat_session_id, MESSAGE_CONTENT.decode(request), claim_number
 
@@ -307,7 +303,6 @@ def parse_event_filter(request: pb2.ListEventsRequest | pb2.WatchEventsRequest) 
 
 
 def activation_message(activation: model.Activation) -> pb2.LiaisonAgentActivation:
-    """Convert an activation to a message."""
     return pb2.LiaisonAgentActivation(
         result_type=RESULT_TYPE, semantic_payload=ACTIVATION.encode(activation), renderings=struct_pb2.Struct()
     )

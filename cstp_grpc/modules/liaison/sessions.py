@@ -445,12 +445,10 @@ def is_same_content(one: model.MessageContent, other: model.MessageContent) -> b
 
 
 def cap_page_size(request: PageRequest) -> PageRequest:
-    """Return a page request for at most MAX_PAGE_SIZE items."""
     return PageRequest(min(request.limit, MAX_PAGE_SIZE), request.token)
 
 
 def session_not_found(session_id: str) -> errors.SessionNotFound:
-    """Return the error for a session that the tenant does not have."""
     return errors.SessionNotFound(f"There is no chat session {session_id}", metadata={"chat_session_id": session_id})
 
 
@@ -461,7 +459,6 @@ def session_closed(session: model.Session) -> errors.SessionNotFound:
 
 
 def concurrent_update(session_id: str) -> errors.SessionUpdateFailed:
-    """Return the error for a session that was changed concurrently."""
     return errors.SessionUpdateFailed(
         f"The chat session {session_id} was changed at the same time; try again",
         metadata={"chat_session_id": session_id, "reason": "changed at the same time"},

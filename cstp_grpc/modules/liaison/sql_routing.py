@@ -393,7 +393,6 @@ class SqlPresenceStore:
         unit_of_work.execute(sa.update(liaison_holds).where(*hold_conditions(hold)).values(due_at=due_at, **reported))
 
     def delete_hold(self, unit_of_work: UnitOfWork, hold: model.SessionHold) -> None:
-        """Delete the record of a session that no liaison agent has."""
         unit_of_work.execute(sa.delete(liaison_holds).where(*hold_conditions(hold)))
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
@@ -407,7 +406,6 @@ class SqlPresenceStore:
 
 
 def hold_conditions(hold: model.SessionHold) -> tuple[Any, ...]:
-    """Return the conditions that select a row of `liaison_holds`."""
     return (
         holds.tenant == hold.tenant,
         holds.session_id == replace_unstorable(hold.session_id),

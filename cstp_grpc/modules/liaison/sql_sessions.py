@@ -223,7 +223,6 @@ class SqlSessionStore:
         return None if row is None or len(row_context_json(row)) > max_characters else session_from_row(row)
 
     def count_active(self, unit_of_work: UnitOfWork) -> int:
-        """Return the number of active sessions of all tenants."""
         ((count,),) = self._count_active.all(unit_of_work, {})
         return int(count)
 
@@ -378,5 +377,4 @@ def build_page(
 
 
 def row_size(row: Row) -> int:
-    """Estimate how many bytes the item of a row takes in a message."""
     return pagination.estimate_message_bytes(value for value in row if isinstance(value, str))

@@ -233,7 +233,6 @@ def session_row(session: model.Session) -> RowValues:
 
 
 def row_context_json(row: Row) -> str:
-    """Return the JSON of the context in a row of `chat_sessions`."""
     content: str = row[-1]
     return content
 
@@ -255,12 +254,10 @@ def hold_row(session: model.Session, due_at: datetime) -> RowValues:
 
 
 def message_row(tenant: str, session_id: str, message: model.ChatMessage) -> RowValues:
-    """Return a message as a row of `chat_messages`."""
     return {"tenant": tenant, "session_id": replace_unstorable(session_id), **MESSAGE_ROW.to_row(message)}
 
 
 def share_row(share: model.Share) -> RowValues:
-    """Return a share as a row of `liaison_shares`."""
     return {
         **SHARE_ROW.to_row(share),
         "shared_context": share.context_json or encode_canonical_json(share.shared_context),

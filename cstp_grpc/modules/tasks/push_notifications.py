@@ -249,7 +249,6 @@ class PushNotifications:
 
 
 def push_audit_entry(notification: TaskNotification, at: datetime, action: str, error: str | None) -> AuditEntry:
-    """Return the audit entry for a notification that was sent, dropped or abandoned."""
     return AuditEntry(
         timestamp=at,
         event=AuditEvent.PUSH_NOTIFICATION_SENT,

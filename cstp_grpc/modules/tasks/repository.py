@@ -15,7 +15,6 @@ from cstp_grpc.modules.tasks.push_notifications import PushNotifications
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
-from cstp_grpc.platform.storage.write_jobs import WriteJob
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 DEFAULT_WORK_TIME = timedelta(minutes=5)
@@ -67,7 +66,7 @@ class TaskRepository:
         self._clock = clock
         self._kept = kept
 
-    def save(
+    async def write(
         self,
         agent: str,
         content: TaskContent,
@@ -81,28 +80,6 @@ class TaskRepository:
         is the push configuration from this version on. Raises Conflict if the version is not the stored one;
         MethodNotFound if push notifications are off; Unavailable.
         """
-        return self._writer.run(self._save_job(agent, content, version, time_left, config))
-
-    async def write(
-        self,
-        agent: str,
-        content: TaskContent,
-        version: int,
-        time_left: timedelta | None = None,
-        config: model.PushConfig | None = None,
-    ) -> model.Task:
-        """Store a task as `save` does, without blocking the event loop."""
-        return await self._writer.write(self._save_job(agent, content, version, time_left, config))
-
-    def _save_job(
-        self,
-        agent: str,
-        content: TaskContent,
-        version: int,
-        time_left: timedelta | None,
-        config: model.PushConfig | None,
-    ) -> WriteJob[model.Task]:
-        """Return the job that stores a task within a transaction. Raises MethodNotFound."""
         push = self._push if config is None else self.push
 
         def job(unit_of_work: UnitOfWork) -> model.Task:
@@ -121,7 +98,7 @@ class TaskRepository:
                 push.record_change(unit_of_work, agent, model.TaskRecord(task, settles_at), config, observed.now)
             return task
 
-        return job
+        return await self._writer.write(job)
 
     @property
     def reads_are_short(self) -> bool:
@@ -173,7 +150,6 @@ class TaskRepository:
 
 
 def default_time_left(state: TaskState) -> timedelta:
-    """Return how long a task may stay in a state that can still change, by default."""
     return DEFAULT_INPUT_TIME if state in model.WAITING else DEFAULT_WORK_TIME
 
 
@@ -185,7 +161,6 @@ def compute_settles_at(task: model.Task, time_left: timedelta) -> datetime:
 
 
 def save_conflict_error(task_id: str, version: int) -> Conflict:
-    """Return the error for a task whose version was not the expected one."""
     if version:
         return Conflict(f"The task {task_id} cannot change so in version {version}", metadata={"id": task_id})
     return Conflict(f"There is a task {task_id} already", metadata={"id": task_id})

@@ -68,7 +68,6 @@ class TaskService(pb2_grpc.TaskServiceServicer):
     def CreatePushConfig(
         self, request: pb2.CreatePushConfigRequest, context: grpc.ServicerContext
     ) -> pb2.CreatePushConfigResponse:
-        """Subscribe the caller to push notifications of a task."""
         agent = current_caller.get().agent
         config = self._repository.push.create(agent, request.task_id, PUSH_CONFIG.decode(request.push_config))
         return pb2.CreatePushConfigResponse(push_config=PUSH_CONFIG.encode(config))
@@ -76,14 +75,12 @@ class TaskService(pb2_grpc.TaskServiceServicer):
     def GetPushConfig(
         self, request: pb2.GetPushConfigRequest, context: grpc.ServicerContext
     ) -> pb2.GetPushConfigResponse:
-        """Read a push configuration of a task."""
         config = self._repository.push.get(current_caller.get().agent, request.task_id, request.id or None)
         return pb2.GetPushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def ListPushConfigs(
         self, request: pb2.ListPushConfigsRequest, context: grpc.ServicerContext
     ) -> pb2.ListPushConfigsResponse:
-        """List the caller's push configurations of a task."""
         page_request = PageRequest(request.page_size, request.page_token)
         page = self._repository.push.page(current_caller.get().agent, request.task_id, page_request)
         return pb2.ListPushConfigsResponse(
@@ -98,5 +95,4 @@ class TaskService(pb2_grpc.TaskServiceServicer):
 
 
 def read_time_left(message: pb2.SaveTaskRequest) -> timedelta | None:
-    """Return how long a task may stay at work, or None."""
     return message.time_left.ToTimedelta() if message.HasField("time_left") else None

@@ -93,7 +93,6 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
         unit_of_work.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
 
     def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:
-        """Remove a configuration, if it exists, with its notifications."""
         # The foreign key removes its notifications.
         unit_of_work.execute(delete(push_configs).where(config_condition(agent, task_id, config_id)))
 
@@ -133,7 +132,6 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
 
 
 def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[bool]:
-    """Return the condition that selects one configuration."""
     return and_(
         config_columns.agent == agent,
         config_columns.task_id == replace_unstorable(task_id),
@@ -150,7 +148,6 @@ def first_in_line_condition() -> ColumnElement[bool]:
 
 
 def notification_to_row(notification: TaskNotification) -> dict[str, Any]:
-    """Convert a notification to a row of `task_notifications`."""
     snapshot = notification.snapshot
     return {**NOTIFICATION.to_row(notification), **snapshot_columns(snapshot)}
 
@@ -166,7 +163,6 @@ def snapshot_columns(task: Task | None) -> dict[str, Any]:
 
 
 def notification_from_row(row: Row[Any]) -> TaskNotification:
-    """Convert a row of `task_notifications` to a notification."""
     notification = NOTIFICATION.from_row(row._mapping)
     if row.content is None:
         return notification

@@ -298,17 +298,14 @@ def count_query(parts: Iterable[ListingBranch]) -> sa.Select[Any]:
 
 
 def task_to_row(agent: str, task: Task, settles_at: datetime) -> dict[str, object]:
-    """Convert a task to a row of `tasks`."""
     return {"agent": agent, "settles_at": settles_at, **TASK_ROW.to_row(task)}
 
 
 def task_key_values(agent: str, task_id: str) -> dict[str, object]:
-    """Return the parameters that select one task."""
     return {"of_agent": agent, "of_id": replace_unstorable(task_id)}
 
 
 def replace_statement(state: TaskState) -> sa.Update:
-    """Return the statement that replaces the previous version of a task with one in this state."""
     may_change = sa.or_(*(task_columns.state == before.value for before in sorted(states_that_may_become(state))))
     return (
         sa.update(tasks)

@@ -14,11 +14,11 @@ from cstp_grpc.common.git_command import INHERITED_VARIABLES
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
-from cstp_grpc.modules.intent_layer.ignored_folders import read_ignored_folders
 from cstp_grpc.modules.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.modules.intent_layer.learning_review import Reviewer
 from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
+from cstp_grpc.modules.intent_layer.project_files import read_ignored_folders
 from cstp_grpc.modules.intent_layer.project_service import ProjectRegistry, ProjectService
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from cstp_grpc.modules.intent_layer.servicer import IntentLayerService

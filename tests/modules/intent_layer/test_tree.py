@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
-from cstp_grpc.modules.intent_layer.ignored_folders import NAMES_WITHOUT_GIT
+from cstp_grpc.modules.intent_layer.project_files import NAMES_WITHOUT_GIT
 from cstp_grpc.modules.intent_layer.project_tree import (
     MAX_DEPTH,
     MAX_FILE_BYTES,

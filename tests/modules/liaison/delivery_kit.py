@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents, ShareDelivery
+from cstp_grpc.modules.liaison.agents import DeliveryRequest, LiaisonAgents, ShareDelivery
 from cstp_grpc.modules.liaison.model import (
     DeliveryState,
     Event,
@@ -33,7 +33,7 @@ CONTEXT = {"shared_intent": "move the reports"}
 
 logger = logging.getLogger("tests.modules.liaison")
 
-Answer = Callable[[], DeliveryReceipt]
+Answer = Callable[[], str | None]
 
 
 class Clock:
@@ -53,8 +53,8 @@ class FakeAgent:
 
     def __init__(
         self,
-        *answers: DeliveryReceipt | Exception,
-        always: DeliveryReceipt | Exception = DeliveryReceipt(),  # noqa: B008
+        *answers: str | Exception | None,
+        always: str | Exception | None = None,
     ) -> None:
         self.answers = list(answers)
         self.always = always
@@ -65,7 +65,7 @@ class FakeAgent:
     def check(self, tenant: str) -> None:
         raise AssertionError("whoever delivers just tries")
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         self.parcels.append(parcel)
         assert self.may_answer.wait(SECONDS)
         answer = self.answers.pop(0) if self.answers else self.always

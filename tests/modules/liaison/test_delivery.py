@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt
 from cstp_grpc.modules.liaison.model import (
     Activation,
     DeliveryState,
@@ -39,7 +38,7 @@ def kit(database: Database, writer: GroupCommitWriter) -> Kit:
 
 def test_what_is_due_is_delivered_and_told(kit: Kit) -> None:
     share = kit.share()
-    kit.agents["content"].always = DeliveryReceipt("task-7")
+    kit.agents["content"].always = "task-7"
     with kit.delivering():
         kept = kit.wait_for(DeliveryState.DELIVERED)
         assert kit.notified.wait(SECONDS)
@@ -123,7 +122,7 @@ def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> No
             pauses.append((kept.next_attempt_at - kit.clock.now).total_seconds())
             kit.clock.now = kept.next_attempt_at
             deliverer.wake()
-        kit.agents["content"].always = DeliveryReceipt()
+        kit.agents["content"].always = None
         kit.clock.now += timedelta(minutes=5)
         deliverer.wake()
         kept = kit.wait_for(DeliveryState.DELIVERED)

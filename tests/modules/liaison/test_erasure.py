@@ -14,7 +14,7 @@ from sqlalchemy import select
 from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.contract.errors import SessionNotFound, SessionUpdateFailed
 from cstp_grpc.core.audit.model import AuditEvent
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgent
+from cstp_grpc.modules.liaison.agents import DeliveryRequest, LiaisonAgent
 from cstp_grpc.modules.liaison.audit import AuditedWriter
 from cstp_grpc.modules.liaison.context_sharing import ShareRequest
 from cstp_grpc.modules.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention, RetentionPolicy, SessionEraser
@@ -44,7 +44,7 @@ class Remote:
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         raise AssertionError("nothing delivers in these tests")
 
 
@@ -59,9 +59,9 @@ class SlowRemote:
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         self.meanwhile()
-        return DeliveryReceipt()
+        return None
 
 
 @dataclass

@@ -21,7 +21,7 @@ from cstp_grpc.contract.errors import (
     SessionUpdateFailed,
     SessionWithAnotherAgent,
 )
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest
+from cstp_grpc.modules.liaison.agents import DeliveryRequest
 from cstp_grpc.modules.liaison.context_sharing import ShareRequest
 from cstp_grpc.modules.liaison.model import (
     GUIDE,
@@ -240,7 +240,7 @@ class Confirming:
 
     confirms = True
 
-    def __init__(self, answer: DeliveryReceipt | DeliveryRejected) -> None:
+    def __init__(self, answer: str | DeliveryRejected | None) -> None:
         self.may_answer = threading.Event()
         self.parcels: list[DeliveryRequest] = []
         self._answer = answer
@@ -248,7 +248,7 @@ class Confirming:
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         self.parcels.append(parcel)
         assert self.may_answer.wait(SECONDS)
         if isinstance(self._answer, DeliveryRejected):
@@ -275,7 +275,7 @@ def routed_at_once(room: Room, agent: Confirming) -> list[Activation | str]:
 def test_an_agent_that_must_accept_first_is_asked_once(
     database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
-    agent = Confirming(DeliveryReceipt("task-1"))
+    agent = Confirming("task-1")
     room = build_room(database, writer, clock, PILLARS, remote={"files": agent})
     opened(room)
     answers = routed_at_once(room, agent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest
+from cstp_grpc.modules.liaison.agents import DeliveryRequest
 from cstp_grpc.modules.liaison.context_sharing import ShareRequest
 from cstp_grpc.modules.liaison.model import TenantCaller, liaison_agent
 from cstp_grpc.modules.liaison.routing import RoutingRequest
@@ -23,7 +23,7 @@ class Remote:
     def check(self, tenant: str) -> None:
         """Return."""
 
-    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+    def deliver(self, parcel: DeliveryRequest) -> str | None:
         """Take a parcel."""
         raise AssertionError("delivering is another's work")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from cstp_grpc.contract.enums import TaskState
@@ -47,7 +48,9 @@ class KeeperKit:
         content: bytes = b"content",
         time_left: timedelta | None = None,
     ) -> Task:
-        return self.keeper.save(agent, TaskContent(task_id, context_id, state, content), version, time_left)
+        return asyncio.run(
+            self.keeper.write(agent, TaskContent(task_id, context_id, state, content), version, time_left)
+        )
 
 
 class Shelf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ class PushKit:
         time_left: timedelta | None = None,
     ) -> Task:
         saved = TaskContent(task_id, "c-1", state, content.encode())
-        return self.keeper.save(agent, saved, version, time_left, push)
+        return asyncio.run(self.keeper.write(agent, saved, version, time_left, push))
 
     def create(self, made: PushConfig, *, task_id: str = "t-1", agent: str = "ada") -> PushConfig:
         return self.keeper.push.create(agent, task_id, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -113,7 +114,7 @@ def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, databas
 
             def save(state: TaskState, keeper: TaskRepository, task_id: str = task_id) -> TaskState | None:
                 try:
-                    return keeper.save("ada", TaskContent(task_id, "c-1", state, b"x"), 1).state
+                    return asyncio.run(keeper.write("ada", TaskContent(task_id, "c-1", state, b"x"), 1)).state
                 except Conflict:
                     return None
 
@@ -139,7 +140,7 @@ def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, database: Dat
     def save(number: int) -> bytes | None:
         content = TaskContent("t-1", "c-1", COMPLETED, str(number).encode())
         try:
-            return keepers[number % 2].save("ada", content, 1).content
+            return asyncio.run(keepers[number % 2].write("ada", content, 1)).content
         except Conflict:
             return None
 
