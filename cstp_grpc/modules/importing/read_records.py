@@ -235,31 +235,19 @@ def read_records(
     never stops the others. The `mapping` applies to YAML and JSON Lines; `as_records` takes Markdown of any
     form. `on_file` is called after each file.
     """
-    reader = _FileReader(mapping, as_records=as_records)
+    # All readers share the caches of work trees, histories and records.
+    sources = record_files.SourceNames()
+    dates = record_files.FileDates(sources)
+    adrs = AdrReader(sources, dates, as_records=as_records)
     for file in record_files.find_input_files(paths):
-        yield from reader.read(file)
-        if on_file:
-            on_file(file.path)
-
-
-class _FileReader:
-    """Reads each file by its extension; the readers share their caches of work trees, histories and records."""
-
-    def __init__(self, mapping: field_mapping.FieldMapping | None, *, as_records: bool) -> None:
-        self._mapping = mapping
-        self._sources = record_files.SourceNames()
-        self._dates = record_files.FileDates(self._sources)
-        self._adrs = AdrReader(self._sources, self._dates, as_records=as_records)
-
-    def read(self, file: record_files.InputFile) -> Iterator[model.ReadResult]:
         path, suffix = file.path, file.path.suffix.lower()
         try:
             if suffix in record_files.MARKDOWN_SUFFIXES:
-                yield self._adrs.read(path)
+                yield adrs.read(path)
             elif suffix in record_files.YAML_SUFFIXES:
-                yield from self._structured(path).read_yaml()
+                yield from StructuredRecordReader(path, sources, dates, mapping).read_yaml()
             elif suffix in record_files.JSON_LINES_SUFFIXES:
-                yield from self._structured(path).read_json_lines()
+                yield from StructuredRecordReader(path, sources, dates, mapping).read_json_lines()
             else:
                 record_files.open_file(path).close()
                 yield model.SkippedRecord(
@@ -271,6 +259,5 @@ class _FileReader:
             yield model.SkippedRecord(path, error.line, error.reason, error=True)
         except OSError as error:
             yield model.SkippedRecord(path, None, f"it cannot be read: {error.strerror}", error=True)
-
-    def _structured(self, path: Path) -> StructuredRecordReader:
-        return StructuredRecordReader(path, self._sources, self._dates, self._mapping)
+        if on_file:
+            on_file(path)

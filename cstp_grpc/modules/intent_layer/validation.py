@@ -84,7 +84,8 @@ def _node_or_error(tree: ProjectTree, folder: str) -> Node | UnreadableFolder | 
 
 
 def _covering_node(tree: ProjectTree, folder: str) -> Node | UnreadableFolder | None:
-    return next(filter(None, (_node_or_error(tree, above) for above in iter_ancestors(folder))), None)
+    found = (_node_or_error(tree, above) for above in iter_ancestors(folder))
+    return next((each for each in found if each), None)
 
 
 class _NodeValidator:
