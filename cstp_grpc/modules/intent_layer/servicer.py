@@ -86,9 +86,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         listed = self._projects[request.project].node(request.path, current_call())
         also = [file.path for file in listed.node.files[1:]]
         return pb2.GetNodeResponse(
-            node=NODE.encode(listed),
-            sections=map(SECTION.encode, listed.node.sections),
-            also=also[0] if also else None,
+            node=NODE.encode(listed), sections=map(SECTION.encode, listed.node.sections), also=also[0] if also else None
         )
 
     def ValidateNodes(

@@ -13,21 +13,9 @@ from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract import errors
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.guardrails.model import NO_INTENTS, Action, Verdict
-from cstp_grpc.modules.liaison.agents import (
-    DeliveryRequest,
-    LiaisonAgent,
-    LiaisonAgents,
-    is_remote,
-)
+from cstp_grpc.modules.liaison.agents import DeliveryRequest, LiaisonAgent, LiaisonAgents, is_remote
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.modules.liaison.model import (
-    DeliveryState,
-    Event,
-    EventType,
-    RoutingDecision,
-    Share,
-    TenantCaller,
-)
+from cstp_grpc.modules.liaison.model import DeliveryState, Event, EventType, RoutingDecision, Share, TenantCaller
 from cstp_grpc.modules.liaison.redaction import RedactedContext, Redaction
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore

@@ -240,12 +240,7 @@ class LocalAgentService:
                 event = session_event(claimed, model.EventType.SESSION_CLAIMED, now, data)
                 self._recorder.add_event(unit_of_work, event)
                 operation = SessionOperation(
-                    now,
-                    AuditEvent.SESSION_CLAIMED,
-                    caller,
-                    session.active_agent,
-                    session_id,
-                    f"by {claimant}",
+                    now, AuditEvent.SESSION_CLAIMED, caller, session.active_agent, session_id, f"by {claimant}"
                 )
                 self._recorder.add_operation(unit_of_work, operation)
             return claimed, activation

@@ -350,12 +350,7 @@ class AvailabilityCache:
     """
 
     def __init__(
-        self,
-        name: str,
-        probe: Callable[[float], None],
-        seconds: float,
-        remembered: float,
-        clock: Callable[[], float],
+        self, name: str, probe: Callable[[float], None], seconds: float, remembered: float, clock: Callable[[], float]
     ) -> None:
         self._name = name
         self._probe = probe

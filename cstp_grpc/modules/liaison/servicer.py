@@ -261,11 +261,7 @@ class LiaisonService(pb2_grpc.LiaisonServiceServicer):
 def current_tenant_caller() -> model.TenantCaller:
     caller = current_caller.get()
     return model.TenantCaller(
-        caller.agent,
-        caller.tenant,
-        caller.request_id,
-        Permission.ROUTE in caller.permissions,
-        caller.permissions,
+        caller.agent, caller.tenant, caller.request_id, Permission.ROUTE in caller.permissions, caller.permissions
     )
 
 

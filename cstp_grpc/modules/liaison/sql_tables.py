@@ -214,7 +214,7 @@ MESSAGE_ROW = RowMapper(
     model.ChatMessage,
     chat_messages,
     nested={
-        "body": RowMapper(model.MessageContent, chat_messages, codecs={"metadata": JSON, "content": ColumnCodec()}),
+        "body": RowMapper(model.MessageContent, chat_messages, codecs={"metadata": JSON, "content": ColumnCodec()})
     },
 )
 SHARE_ROW = RowMapper(model.Share, liaison_shares, codecs={"shared_context": OMITTED})

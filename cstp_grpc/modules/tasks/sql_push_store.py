@@ -126,8 +126,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
     def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
         """Store a version of a task with the notifications about it, because it is about to be replaced."""
         self._keep_snapshot.run(
-            unit_of_work,
-            {"of_agent": agent, "of_task": task.id, "of_version": task.version, **snapshot_columns(task)},
+            unit_of_work, {"of_agent": agent, "of_task": task.id, "of_version": task.version, **snapshot_columns(task)}
         )
 
 
