@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from cstp_grpc.common.unicode_text import cut_line, fold_name
 from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
@@ -90,31 +90,20 @@ class UnknownInputReporter:
 
     def find_violations(
         self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[Violation] = ()
-    ) -> Unknowns:
-        """Return the violations and warnings for an action that violates these guardrails."""
-        # Nearly all actions end here.
-        if is_informed and (not ignored or self._undeclared is None):
-            return NOTHING_UNKNOWN
+    ) -> list[Violation]:
+        """Return the violations and warnings for an action that violates the `judged` guardrails."""
         found = []
         if ignored and self._undeclared is not None:
             found.append(undeclared_input_violation(ignored, self._undeclared))
-        if not is_informed and self._unknown_action is not None and not is_stopped_anyway(judged, self._unknown_action):
-            found.append(self._unknown_action)
-        violations = tuple(each for each in found if each.severity is Severity.BLOCK)
-        return violations, tuple(each for each in found if each.severity is Severity.WARN)
-
-
-def is_stopped_anyway(judged: Sequence[Violation], unknown_action: Violation) -> bool:
-    """Return whether an action is not allowed anyway, whatever its unknown inputs are."""
-    # A missing approval is not a block: a person could then allow an action that must be blocked.
-    if unknown_action.severity is Severity.BLOCK:
-        return any(each.severity is Severity.BLOCK for each in judged)
-    return bool(judged)
-
-
-Unknowns: TypeAlias = tuple[tuple[Violation, ...], tuple[Violation, ...]]
-"""Violations and warnings."""
-NOTHING_UNKNOWN: Unknowns = ((), ())
+        unknown_action = self._unknown_action
+        if not is_informed and unknown_action is not None:
+            stopping = judged
+            if unknown_action.severity is Severity.BLOCK:
+                # A missing approval is not a block: a person could then allow an action that must be blocked.
+                stopping = [each for each in judged if each.severity is Severity.BLOCK]
+            if not stopping:
+                found.append(unknown_action)
+        return found
 
 
 def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
@@ -331,7 +320,9 @@ class GuardrailEvaluator:
         return UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
 
     def _make_clear_verdict(self, groups: int, period: int, assumed: tuple[str, ...], is_informed: bool) -> Verdict:
-        violations, warnings = self._reporter_of(groups).find_violations((), is_informed)
+        unknown = self._reporter_of(groups).find_violations((), is_informed)
+        violations = tuple(each for each in unknown if each.severity is Severity.BLOCK)
+        warnings = tuple(each for each in unknown if each.severity is Severity.WARN)
         return Verdict(
             violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
         )
@@ -356,13 +347,14 @@ class GuardrailEvaluator:
                 dryrun.append(violation)
             else:
                 (warnings if violation.severity is Severity.WARN else violations).append(violation)
-        unknown = reporter.find_violations(ignored, is_informed, violations)
+        for violation in reporter.find_violations(ignored, is_informed, violations):
+            (warnings if violation.severity is Severity.WARN else violations).append(violation)
         return Verdict(
-            (*violations, *unknown[0]),
-            (*warnings, *unknown[1]),
+            tuple(violations),
+            tuple(warnings),
             clear.evaluated,
             clear.rule_set_version,
-            not violations and not unknown[0],
+            not violations,
             tuple(dryrun),
             clear.assumed,
             ignored,
