@@ -210,7 +210,7 @@ class VectorMatrix:
         if self._sharing.categories:
             mask &= np.isin(snapshot.columns.categories[rows], list(map(self._interner.find, self._sharing.categories)))
         if self._sharing.tags:
-            mask &= snapshot.with_any_tag(map(self._interner.find, self._sharing.tags))[rows]
+            mask &= snapshot.with_any_tag(list(map(self._interner.find, self._sharing.tags)))[rows]
         return mask
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:
