@@ -88,7 +88,6 @@ class UnobservedCalls:
 
 
 def known_method(name: str, known: Collection[str]) -> str:
-    """Return the method label of a call for metrics."""
     return name if name in known else UNKNOWN_METHOD
 
 

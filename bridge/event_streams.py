@@ -82,7 +82,6 @@ class EventStreamEndpoint:
     async def _send(
         self, response: EventSourceResponse, params: Params, results: AsyncGenerator[dict[str, Any], None]
     ) -> None:
-        """Send events as they arrive, until the stream ends."""
         try:
             if self._streamed.sends_first_id:
                 await send_id(response, str(params["after"]))

@@ -140,7 +140,6 @@ APPLICATION_JSON: Final = "application/json"
 
 
 def read_request_id(request: web.Request) -> str:
-    """Return the caller's request id if it is well formed, else a new one."""
     return request_id_or_new(request.headers.get(REQUEST_ID_HEADER, ""))
 
 

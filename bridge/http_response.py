@@ -224,6 +224,5 @@ async def run_while_connected(
 
 
 async def wait_for_disconnect(request: web.Request) -> None:
-    """Return when the connection of a request is closed."""
     while request.transport is not None:
         await asyncio.sleep(DISCONNECT_POLL_SECONDS)

@@ -211,7 +211,6 @@ class AgentCardBuilder:
         return f"grpcs://{found}" if self._ports.cstp_secure and "://" not in found else found
 
     def _capabilities(self, address: str, methods: Iterable[RpcMethod]) -> a2a_pb2.AgentCapabilities:
-        """Return the capabilities of the agent, with the CSTP extension."""
         extension = a2a_pb2.AgentExtension(
             uri=EXTENSION_URI, description=EXTENSION_DESCRIPTION, required=self._a2a.require_extension
         )
@@ -456,7 +455,6 @@ def requested_version(request: web.Request) -> str:
 
 
 def encode_card(card: Mapping[str, Any], signed_by: str) -> CachedCard:
-    """Encode a card with its ETag; `signed_by` identifies the signing key."""
     # Without the signatures: all processes of the bridge must give the same tag, and ECDSA signatures of the same
     # content by the same key differ.
     unsigned = encode_card_json({name: value for name, value in card.items() if name != SIGNATURES})

@@ -111,7 +111,6 @@ def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
 
 
 def error_mapping(error: A2AError) -> ErrorMapping:
-    """Return the HTTP status, the gRPC status and the reason of an error."""
     if not isinstance(error, UpstreamError):
         return MAPPINGS.get(type(error), INTERNAL_MAPPING)
     codes = error_codes(error.failure)

@@ -324,7 +324,6 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             await self._abort(call, outcome, unknown)
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
-        """Return the call with its metadata and A2A context."""
         request_id = http_request.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
         # Set before anything can fail, so that the id is in the answer whatever happens.
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))

@@ -159,7 +159,6 @@ class A2aJsonRpcEndpoint:
 
 
 async def failed_outcome(call_id: str | None, error: Exception, http_call: A2aHttpCall, what: str) -> JsonRpcOutcome:
-    """Return the outcome of a failed call; a notification has no response."""
     visible = await http_call.visible_error(error, what)
     failure, counted = jsonrpc_failure(visible), describe_error(visible)
     if call_id is None:

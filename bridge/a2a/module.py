@@ -88,7 +88,6 @@ class A2aModule:
 
     @property
     def grpc_address(self) -> str:
-        """The `host:port` of A2A over gRPC."""
         return join_host_port(self._settings.a2a.grpc_host, self._grpc_server.port)
 
     @property

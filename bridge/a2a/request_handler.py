@@ -317,7 +317,6 @@ class A2aServices:
 
 
 def not_cancelable_error(task: a2a_pb2.Task) -> TaskNotCancelableError:
-    """Return the error for canceling a task that has ended or is running."""
     state = task_store.state_name(task)
     if task_store.has_ended(task):
         return TaskNotCancelableError(f"Task {task.id} has ended, it is {state}")

@@ -135,7 +135,6 @@ class PendingTaskBuilder:
 
 
 def continue_task(task: Task) -> Task:
-    """Return a copy of a waiting task that goes on."""
     continued = task_store.copy_task(task)
     # The artifacts are those of the answer before, which moves from the status into the history.
     del continued.artifacts[:]
@@ -222,7 +221,6 @@ def with_correlation_id(task: Task, request: MessageRequest) -> MessageRequest:
 
 
 def context_mismatch(place: str, task: Task) -> InvalidParamsError:
-    """Return the error for a message that names a task of another context."""
     return message_parsing.field_error(
         "message.contextId", f"is not the context of {place}, which is {task.context_id}"
     )

@@ -174,7 +174,6 @@ def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
 
 
 def pydantic_errors_to_a2a(errors: Sequence[ErrorDetails]) -> InvalidParamsError:
-    """Return the A2A error that names the invalid fields of a validation error."""
     # For a union, pydantic reports errors for every choice. Those of choices that the part's `kind` rules out are
     # dropped.
     ruled_out = {error["loc"][:-1] for error in errors if error["loc"][-1] == "kind" and error["loc"][-2] in PART_TYPES}

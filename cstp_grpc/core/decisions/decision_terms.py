@@ -227,7 +227,6 @@ class SearchedContent:
 
     @classmethod
     def of(cls, decision: Decision) -> SearchedContent:
-        """Return the content of a decision."""
         labels = (*decision.tags, decision.category, decision.project, decision.source)
         return cls(
             decision.id,

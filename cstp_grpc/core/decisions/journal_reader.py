@@ -210,7 +210,6 @@ def find_duplicates(
 
 
 def own_decisions(store: SqlDecisionStore, caller: str, filters: DecisionFilter) -> Iterator[Decision]:
-    """Yield the decisions that pass the filters, latest first."""
     token: str | None = ""
     while token is not None:
         page = store.page(caller, filters, PageRequest(MAX_SIZE, token))

@@ -83,7 +83,6 @@ def normalize_links(links: model.Links) -> model.Links:
 
 
 def convert_links(links: model.Links, convert: Callable[[tuple[str, ...]], Iterable[str]]) -> model.Links:
-    """Return links with the ids of each kind converted."""
     return model.Links(*(tuple(convert(getattr(links, kind.value))) for kind in model.LinkType))
 
 
@@ -199,7 +198,6 @@ def is_updatable(name: str, changes: model.DecisionContent) -> bool:
 
 
 def review_of(decision: model.Decision, reviewer: str) -> model.DecisionReview:
-    """Return the review that a decision has just got."""
     assert decision.outcome is not None, "a review sets it"
     assert decision.reviewed_date is not None, "a review sets it"
     return model.DecisionReview(reviewer, decision.outcome, decision.reviewed_date, decision.notes, decision.confidence)

@@ -214,5 +214,4 @@ def is_allowed_address(address: SplitResult, card: SplitResult) -> bool:
 
 
 def single_line_text(value: object) -> str:
-    """Return a member of a card as one line of text."""
     return to_single_line(value[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS] if isinstance(value, str) else ""

@@ -68,7 +68,6 @@ class PeerPolicy:
     quorums: Sequence[tuple[SubjectFilter, int]]
 
     def is_federated_by_default(self, subject: CallSubject) -> bool:
-        """Whether a call without a scope asks peers."""
         return self.by_default.matches_any(subject)
 
     def select_peers(self, subject: CallSubject, names: Sequence[str], *, judging: bool) -> list[Peer]:
@@ -372,8 +371,6 @@ class PendingReplies:
         self._collect()
 
     def _receiver(self, index: int) -> Callable[[PeerCallResult], None]:
-        """Return the callback for the result of one peer."""
-
         def receive(result: PeerCallResult) -> None:
             reply = self._reply_of(index, result)
             with self._changed:

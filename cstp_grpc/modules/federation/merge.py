@@ -39,7 +39,6 @@ class MergedVerdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing blocks."""
         return all(verdict.allowed for verdict in self.by_agent.values())
 
     @property
@@ -59,7 +58,6 @@ class MergedVerdict:
 
     @property
     def evaluated(self) -> int:
-        """How many guardrails the agents evaluated together."""
         return sum(verdict.evaluated for verdict in self.by_agent.values())
 
 
@@ -85,7 +83,6 @@ class QuorumVote:
 
     @property
     def allowing(self) -> int:
-        """How many allow the action."""
         return sum(self.votes.values())
 
     @property
@@ -102,7 +99,6 @@ class FederatedVerdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing blocks."""
         return self.merged.allowed
 
     @property
@@ -278,7 +274,6 @@ def decide_verdict(
 
 
 def merge_all_verdicts(verdicts: Iterable[MergedVerdict]) -> MergedVerdict:
-    """Merge any number of verdicts."""
     return reduce(merge_verdicts, verdicts, EMPTY_VERDICT)
 
 

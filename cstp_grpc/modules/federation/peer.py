@@ -96,13 +96,11 @@ class CircuitBreaker:
             return BreakerState.OPEN if self._clock() < self._retry_at else BreakerState.HALF_OPEN
 
     def record_success(self) -> None:
-        """Record that the peer responded, and close the circuit."""
         with self._lock:
             self._failures = 0
             self._retry_at = self._trial_until = None
 
     def record_failure(self) -> None:
-        """Record that the peer did not respond."""
         with self._lock:
             self._failures += 1
             self._trial_until = None
@@ -264,12 +262,10 @@ class Peer:
 
     @property
     def breaker_state(self) -> BreakerState:
-        """Whether it is called now."""
         return self._breaker.state
 
     @property
     def calls_in_progress(self) -> int:
-        """How many calls wait for it."""
         with self._lock:
             return len(self._running or ())
 

@@ -200,7 +200,6 @@ class PeerResponse:
 
     @property
     def peer_verdict(self) -> merge.PeerVerdict:
-        """The peer's verdict on an action."""
         if self.verdict is not None:
             return merge.PeerVerdict(self.agent, self.required, self.verdict)
         why = self.failure.message if self.failure else NO_VERDICT_TEXT
@@ -271,7 +270,6 @@ def read_related_intents(
 
 
 def failed_response(reply: PeerReply, required: bool) -> PeerResponse:
-    """Return the response of a peer that gave no answer."""
     reason, words = FAILURE_TEXTS[reply.status]
     error = reply.error
     failure = PeerFailure(error.reason, append_reason(words, error.message)) if error else PeerFailure(reason, words)
@@ -360,7 +358,6 @@ def write_suggestions(
 def write_verdict(
     answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus, verdict: merge.FederatedVerdict
 ) -> None:
-    """Replace the verdict of a message."""
     answer.allowed = verdict.allowed
     del answer.violations[:]
     answer.violations.extend(violation_messages(verdict.merged.violations))
@@ -419,5 +416,4 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
 
 
 def agent_name_of(peer: PeerResponse) -> str:
-    """Return the sort key of responses: the peer's name."""
     return peer.agent

@@ -62,7 +62,6 @@ def result_of_answer(answer: Message) -> PeerCallResult:
 
 
 def unreadable_result(why: str, cause: str = "") -> PeerCallResult:
-    """Return the result for a response that could not be read."""
     return PeerCallResult(PeerStatus.NOT_UNDERSTOOD, error=errors.InternalError(why), cause=cause)
 
 
@@ -179,7 +178,6 @@ class HttpPeerTransport:
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
-        """Return the result of a call, within `seconds`."""
         call_id = next(self._ids)
         body, headers = jsonrpc_transport.encode_call(method, request, call_id), self._headers | dict(metadata)
         try:
@@ -199,7 +197,6 @@ class HttpPeerTransport:
 
 
 def result_of_http_response(answer: HttpResponse, call_id: int, method: RpcMethod) -> PeerCallResult:
-    """Return the result of a call from its HTTP response."""
     content = parse_json_body(answer)
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
         return result_of_http_status(answer.status)
@@ -275,7 +272,6 @@ class CardPeerTransport:
         self._closed = False
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
-        """Return the result of a call, within `seconds`."""
         deadline = self._clock() + seconds
         try:
             # At most half of the time, so that some is left for the call.
@@ -344,7 +340,6 @@ class CardPeerTransport:
 
 
 def preferred_address(card: agent_card.PeerCard) -> str:
-    """Return the address to call: gRPC if the card names it."""
     address = card.grpc_target or card.jsonrpc_url
     assert address is not None, "a card without an address is invalid"
     return address

@@ -156,7 +156,6 @@ def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
 
 
 def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
-    """Validate the evidence of a suggestion."""
     sanitize_fields(message, MAX_TEXT_CHARACTERS, "text")
     clear_unknown_values(message, "kind", "outcome")
     check_count(message.decision_ids, MAX_DECISIONS, "decisions of a suggestion")
@@ -167,7 +166,6 @@ def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
 
 
 def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
-    """Validate an intent of another agent that a peer reports."""
     check_identifier(message.agent, "agent's name")
     check_identifier(message.correlation_id, "correlation id")
     check_label(message.origin, MAX_AGENT_CHARACTERS)
@@ -188,7 +186,6 @@ def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
 
 
 def validate_access(message: access_pb2.GetAccessResponse) -> None:
-    """Validate the report of a peer about itself and about the caller's permissions."""
     check_sender(message.agent)
     check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
     check_label(message.version)
@@ -251,7 +248,6 @@ def check_score(score: float) -> None:
 
 
 def check_count(messages: Sized, count: int, what: str) -> None:
-    """Raise InvalidPeerResponse if there are too many messages or texts."""
     if len(messages) > count:
         raise InvalidPeerResponse(f"there are more than {count} {what}")
 
@@ -277,7 +273,6 @@ def check_label(text: str, length: int = MAX_IDENTIFIER_CHARACTERS) -> None:
 
 
 def check_length(text: str, length: int) -> None:
-    """Raise InvalidPeerResponse if a text is too long."""
     if len(text) > length:
         raise InvalidPeerResponse(f"a text has more than {length} characters")
 
@@ -311,7 +306,6 @@ def clear_unknown_values(message: Message, *names: str) -> None:
 
 
 def drop_unknown_values(message: Message, *names: str) -> None:
-    """Remove values of a later contract from lists of enum values."""
     for name in names:
         known, values = known_values(message, name), getattr(message, name)
         values[:] = [value for value in values if value in known]

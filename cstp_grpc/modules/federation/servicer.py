@@ -179,7 +179,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         peers: Sequence[peer_responses.PeerResponse],
         plan: FanOutPlan,
     ) -> merge.FederatedVerdict:
-        """Merge our own verdict with those of peers."""
         verdict = peer_responses.read_verdict(own, self._name)
         return merge.decide_verdict(self._name, verdict, [peer.peer_verdict for peer in peers], plan.quorum)
 
@@ -263,12 +262,10 @@ def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
 
 
 def audited_peer(peer: peer_responses.PeerResponse) -> AuditedPeer:
-    """Return a peer's verdict for the audit trail."""
     return AuditedPeer(peer.agent, peer.status, peer.verdict.allowed if peer.verdict else None)
 
 
 def read_hop_metadata(context: grpc.ServicerContext) -> InboundHop:
-    """Read the hop limit metadata of a call."""
     # The last of repeated keys counts; the limits of this agent apply in any case.
     value = dict(context.invocation_metadata()).get(HOP_METADATA_KEY)
     return InboundHop(value.decode("latin-1") if isinstance(value, bytes) else value, context.time_remaining)
