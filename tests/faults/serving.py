@@ -12,8 +12,6 @@ import yaml
 from tests.cli.serving import ENVIRONMENT, READY, Process, started
 from tests.test_kill import TOKENS
 
-READY_ALONE = READY
-
 
 def write_settings(folder: Path, **sections: Any) -> Path:
     """Write settings with the agents of the load, a liaison agent and no limits; `sections` are further ones."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -75,14 +74,6 @@ def mcp_url(cstp_server: App) -> Iterator[str]:
 def host(cstp_server: App, mcp_url: str, request: pytest.FixtureRequest) -> Host:
     """A host of each revision, over HTTP."""
     return Host(cstp_server.target, mcp_url, request.param)
-
-
-@pytest.fixture
-def rules_path(tmp_path: Path) -> Path:
-    """A rulebook as a file."""
-    path = tmp_path / "rules.yaml"
-    path.write_text(RULEBOOK)
-    return path
 
 
 @pytest.fixture
