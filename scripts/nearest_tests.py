@@ -135,7 +135,12 @@ def main() -> None:
     if arguments.list or not chosen:
         print(*chosen, sep="\n")
         return
-    sys.exit(subprocess.run([sys.executable, "-m", "pytest", "-n", "2", *chosen], cwd=root, check=False).returncode)
+    # A case that changed is run even if it is slow.
+    cases = [test for test in chosen if test.startswith(f"{CASE_TEST}[")]
+    runs = [["-m", "slow or not slow", *cases]] if cases else []
+    runs += [others] if (others := [test for test in chosen if test not in cases]) else []
+    pytest = [sys.executable, "-m", "pytest", "-n", "2"]
+    sys.exit(max(subprocess.run([*pytest, *run], cwd=root, check=False).returncode for run in runs))
 
 
 if __name__ == "__main__":

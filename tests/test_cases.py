@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc.contract.methods import contract_methods
 from tests.case_servers import Case, CaseRun, CaseServers, RunCaller, assign_servers, read_case, setting_of
@@ -108,9 +109,19 @@ def kind_of_answer(case: Case) -> tuple[str, str]:
 
 
 RUNS = assign_servers(case_runs())
-RUNS_OF_CASES: dict[str, list[CaseRun]] = {}
-for each in RUNS:
-    RUNS_OF_CASES.setdefault(each.name.removesuffix(f"-{each.transport}"), []).append(each)
+
+
+def runs_of_cases() -> Iterator[ParameterSet]:
+    """Yield the runs of each case; slow are those with a server of their own, unless no other is answered alike."""
+    answered = {kind_of_answer(run.case) for run in RUNS if not run.case.get("alone")}
+    found: dict[str, list[CaseRun]] = {}
+    for run in RUNS:
+        found.setdefault(run.name.removesuffix(f"-{run.transport}"), []).append(run)
+    for name, runs in found.items():
+        case = runs[0].case
+        is_repeated = bool(case.get("alone")) and kind_of_answer(case) in answered
+        answered.add(kind_of_answer(case))
+        yield pytest.param(runs, id=name, marks=pytest.mark.slow if is_repeated else ())
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +130,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
         yield servers
 
 
-@pytest.mark.parametrize("runs", RUNS_OF_CASES.values(), ids=RUNS_OF_CASES)
+@pytest.mark.parametrize("runs", list(runs_of_cases()))
 def test_case(runs: Sequence[CaseRun], servers: CaseServers) -> None:
     for run in runs:
         with named_case(run.transport):

@@ -43,7 +43,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["grpc", "jsonrpc"])
+BRIDGED = {"validation", "servicer-on-a-thread"}
+"""Calls that are quick to repeat over JSON-RPC: the bridge treats all refusals alike."""
+
+
+@pytest.fixture(scope="module")
 def caller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     wanted = settings(tmp_path_factory.mktemp("refused") / "data")
     with (
@@ -54,7 +58,14 @@ def caller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield found
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("caller", "name"),
+    [
+        *(("grpc", name) for name in REFUSED),
+        *(pytest.param("jsonrpc", name, marks=() if name in BRIDGED else pytest.mark.slow) for name in REFUSED),
+    ],
+    indirect=["caller"],
+)
 def test_a_refused_call_is_freed_without_a_garbage_collection(caller: GrpcCaller | JsonRpcCaller, name: str) -> None:
     method, params, reason = REFUSED[name]
     token = TOKENS["reader" if name == "permission" else "alice"]
