@@ -39,6 +39,7 @@ type Client struct {
 	Journal     cstpv1.JournalServiceClient
 	PreActions  cstpv1.PreActionServiceClient
 	Sessions    cstpv1.SessionContextServiceClient
+	Status      cstpv1.StatusServiceClient
 	Tasks       cstpv1.TaskServiceClient
 	IntentLayer intentlayerv1.IntentLayerServiceClient
 	Liaison     liaisonv1.LiaisonServiceClient
@@ -92,6 +93,7 @@ func New(target string, options Options) (*Client, error) {
 		Journal:           cstpv1.NewJournalServiceClient(connection),
 		PreActions:        cstpv1.NewPreActionServiceClient(connection),
 		Sessions:          cstpv1.NewSessionContextServiceClient(connection),
+		Status:            cstpv1.NewStatusServiceClient(connection),
 		Tasks:             cstpv1.NewTaskServiceClient(connection),
 		IntentLayer:       intentlayerv1.NewIntentLayerServiceClient(connection),
 		Liaison:           liaisonv1.NewLiaisonServiceClient(connection),

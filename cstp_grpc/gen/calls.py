@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import Fields, UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, status_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -430,9 +430,9 @@ def get_patterns(
     )
 
 
-def erase_agent(agent: str) -> UnaryCall[erasure_pb2.EraseAgentResponse]:
+def erase_agent(agent: str, *, dry_run: bool = False) -> UnaryCall[erasure_pb2.EraseAgentResponse]:
     """Describe eraseAgent of cstp.v1.ErasureService."""
-    return UnaryCall("cstp.eraseAgent", {"agent": agent})
+    return UnaryCall("cstp.eraseAgent", {"agent": agent, "dry_run": dry_run})
 
 
 def erase_subject(subject: str, *, confirm: bool = False) -> UnaryCall[erasure_pb2.EraseSubjectResponse]:
@@ -815,6 +815,26 @@ def get_session_context(
             "max_tokens": max_tokens,
         },
     )
+
+
+def list_agents(
+    *,
+    page_size: int = 0,
+    since: datetime | None = None,
+    agent: str | None = None,
+) -> PagedCall[status_pb2.KnownAgent]:
+    """Describe listAgents of cstp.v1.StatusService."""
+    return PagedCall("cstp.listAgents", {"page_size": page_size, "since": since, "agent": agent}, "agents")
+
+
+def list_peers(*, timeout_seconds: float | None = None) -> UnaryCall[status_pb2.ListPeersResponse]:
+    """Describe listPeers of cstp.v1.StatusService."""
+    return UnaryCall("cstp.listPeers", {"timeout_seconds": timeout_seconds})
+
+
+def get_server_status() -> UnaryCall[status_pb2.GetServerStatusResponse]:
+    """Describe getServerStatus of cstp.v1.StatusService."""
+    return UnaryCall("cstp.getServerStatus", {})
 
 
 def resolve_context(

@@ -10,7 +10,7 @@ from cstp_grpc.contract.calls import CallExecutor, Fields, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, status_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Cstp:
     """The methods of cstp.v1.AccessService, cstp.v1.AdminService, cstp.v1.ApprovalService, cstp.v1.IntentService,
     cstp.v1.CstpService, cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.ErasureService,
-    cstp.v1.GuardrailService, cstp.v1.JournalService, cstp.v1.PreActionService, cstp.v1.SessionContextService.
+    cstp.v1.GuardrailService, cstp.v1.JournalService, cstp.v1.PreActionService, cstp.v1.SessionContextService,
+    cstp.v1.StatusService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -708,22 +709,29 @@ class Cstp:
         call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
         return self._caller.make(call, timeout=timeout)
 
-    def erase_agent(self, agent: str, *, timeout: float | None = None) -> erasure_pb2.EraseAgentResponse:
+    def erase_agent(
+        self,
+        agent: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> erasure_pb2.EraseAgentResponse:
         """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
         decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
         entries and of entries about its decisions and requests.
 
         The identifiers of its decisions stay, and so do the agent, event and time of each audit entry. It works in
-        batches: repeat a failed call, and it continues. Revoke the agent's tokens first, or it can leave new data.
-        Errors: INVALID_ARGUMENT for a name that the server itself uses, PERMISSION_DENIED for an agent of another
-        tenant, UNAVAILABLE.
+        batches: repeat a failed call, and it continues. Revoke the agent's tokens first, or it can leave new data. With
+        `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself uses, PERMISSION_DENIED for
+        an agent of another tenant, UNAVAILABLE.
 
         Args:
             agent: The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an
                 agent that neither the configuration nor a token names any more belongs to the tenant `default`.
+            dry_run: True erases nothing and returns how much would be erased.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.erase_agent(agent)
+        call = calls.erase_agent(agent, dry_run=dry_run)
         return self._caller.make(call, timeout=timeout)
 
     def erase_subject(
@@ -1423,6 +1431,60 @@ class Cstp:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_session_context(task=task, project=project, paths=paths, max_tokens=max_tokens)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_agents(
+        self,
+        *,
+        page_size: int = 0,
+        since: datetime | None = None,
+        agent: str | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[status_pb2.KnownAgent]:
+        """Lists agents by name, page by page: those with a credential and those in the audit trail.
+
+        Only agents of the caller's tenant are listed; an agent without a known credential belongs to the tenant
+        `default`. Errors: INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days
+        ago. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: maximum number of items in the page, at most 200. [default: 50]
+            since: Counts cover audit entries from this time on, at most 366 days ago. [default: 7 days ago]
+            agent: Only the agent with exactly this name.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_agents(page_size=page_size, since=since, agent=agent)
+        return self._caller.pages(call, timeout=timeout)
+
+    def list_peers(
+        self,
+        *,
+        timeout_seconds: float | None = None,
+        timeout: float | None = None,
+    ) -> status_pb2.ListPeersResponse:
+        """Calls every configured peer and returns its health, by name.
+
+        All are called concurrently; the answer comes when the last one has answered or timed out. Errors: RATE_LIMITED
+        if too many calls wait for peers.
+
+        Args:
+            timeout_seconds: Seconds to wait for a peer, above 0 and at most 30; each peer's own timeout applies too.
+                [default: that of each peer]
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_peers(timeout_seconds=timeout_seconds)
+        return self._caller.make(call, timeout=timeout)
+
+    def get_server_status(self, *, timeout: float | None = None) -> status_pb2.GetServerStatusResponse:
+        """Returns the version, rules, database, search, queues, processes and warnings of the server.
+
+        It answers even if the database does not. With several workers, figures of a process are those of the worker
+        that answers. Errors: none.
+
+        Args:
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_server_status()
         return self._caller.make(call, timeout=timeout)
 
 

@@ -23,18 +23,22 @@ class EraseAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an agent that
     neither the configuration nor a token names any more belongs to the tenant `default`.
     """
+    dry_run: _builtins.bool
+    """True erases nothing and returns how much would be erased."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "dry_run", b"dry_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -42,7 +46,7 @@ Global___EraseAgentRequest: _TypeAlias = EraseAgentRequest  # noqa: Y015
 
 @_typing.final
 class EraseAgentResponse(_message.Message):
-    """How much was erased by this call, of each kind."""
+    """How much was erased by this call, or would be with `dry_run`, of each kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -56,7 +56,7 @@ class ErasureServiceServicer:
         decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
         entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
         agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-        the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+        the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
         uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -38,7 +38,7 @@ class ErasureServiceStub:
     decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
     entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
     agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-    the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+    the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
     uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _grpc.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]
@@ -58,7 +58,7 @@ class ErasureServiceAsyncStub(ErasureServiceStub):
     decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
     entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
     agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-    the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+    the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
     uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _aio.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class ErasureServiceServicer(metaclass=_abc_1.ABCMeta):
         decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
         entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
         agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-        the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+        the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
         uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
 

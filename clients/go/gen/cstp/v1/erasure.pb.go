@@ -28,7 +28,9 @@ type EraseAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an agent that
 	// neither the configuration nor a token names any more belongs to the tenant `default`.
-	Agent         string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// True erases nothing and returns how much would be erased.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -70,7 +72,14 @@ func (x *EraseAgentRequest) GetAgent() string {
 	return ""
 }
 
-// How much was erased by this call, of each kind.
+func (x *EraseAgentRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// How much was erased by this call, or would be with `dry_run`, of each kind.
 type EraseAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Decisions of the agent.
@@ -330,9 +339,10 @@ var File_cstp_v1_erasure_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_erasure_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/erasure.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\")\n" +
+	"\x15cstp/v1/erasure.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\"B\n" +
 	"\x11EraseAgentRequest\x12\x14\n" +
-	"\x05agent\x18\x01 \x01(\tR\x05agent\"\xdd\x01\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xdd\x01\n" +
 	"\x12EraseAgentResponse\x12\x1c\n" +
 	"\tdecisions\x18\x01 \x01(\x05R\tdecisions\x12\x18\n" +
 	"\areviews\x18\x02 \x01(\x05R\areviews\x12\x18\n" +

@@ -35,7 +35,7 @@ type ErasureServiceClient interface {
 	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
 	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
 	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-	// the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+	// the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
 	// uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(ctx context.Context, in *EraseAgentRequest, opts ...grpc.CallOption) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
@@ -83,7 +83,7 @@ type ErasureServiceServer interface {
 	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
 	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
 	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
-	// the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+	// the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
 	// uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(context.Context, *EraseAgentRequest) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
