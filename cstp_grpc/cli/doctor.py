@@ -11,14 +11,14 @@ from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.common.extras import require_extra
 
 if TYPE_CHECKING:
-    from cstp_grpc.server.maintenance.diagnosis import Diagnosis
+    from cstp_grpc.server.status.machine_checks import Diagnosis
 
 EXIT_WRONG: Final = 3
 """The exit code if something is wrong."""
 EXIT_WARNED: Final = 4
 """The exit code if there are only warnings."""
 PROBE_SECONDS: Final = 3.0
-"""Seconds to wait for a peer by default, as of `cstp agents`."""
+"""Seconds to wait for a peer by default, as of `cstp peers`."""
 
 SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("wrong", "red")}
 """The word and the colour of a finding, by its status."""

@@ -61,7 +61,6 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "hook": ("hook_command", "Answer a hook of a coding agent."),
         "install": ("hook_installation", "Install the hook into a coding agent."),
         "uninstall": ("hook_installation", "Remove the hook from a coding agent."),
-        "agents": ("peers", "List peers with health and latency."),
         "agent-card": ("agent_card", "Show the agent card of a bridge."),
         "liaison": ("liaison", "Hand chat sessions to liaison agents."),
         "context": ("context", "Read and check AGENTS.md files."),
@@ -71,6 +70,9 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "serve": ("serve", "Run the gRPC server and the HTTP bridge."),
         "bridge": ("serve", "Run the HTTP bridge alone."),
         "demo": ("demo", "Show a session over both transports."),
+        "status": ("status", "Show version, queues and warnings of a server."),
+        "agents": ("status", "List agents with their calls."),
+        "peers": ("peers", "List peers with health and latency."),
         "health": ("health", "Ask a server for its health."),
         "doctor": ("doctor", "Check an installation and suggest fixes."),
         "config": ("config", "Check and document the configuration."),
@@ -106,7 +108,6 @@ MEANT_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "rules": ("guardrails",),
     "search": ("query",),
     "start": ("serve",),
-    "status": ("health", "doctor"),
 }
 """The commands that users may mean by names that no command has."""
 

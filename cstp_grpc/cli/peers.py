@@ -1,4 +1,4 @@
-"""The `cstp agents` commands: list the configured peers with their health, and add one to the configuration."""
+"""The `cstp peers` commands: list peers with their health, and add one to the configuration."""
 
 from __future__ import annotations
 
@@ -15,34 +15,30 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli import status_output
 from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
 from cstp_grpc.cli.answer_fields import entry_text
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, seconds_option, with_output
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import Output, json_members, to_printable
+from cstp_grpc.cli.rpc_commands import calls_rpc
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2, status_pb2
 from cstp_grpc.modules.federation.agent_card import PeerCard, read_card
 from cstp_grpc.modules.federation.fan_out import ask_peers
-from cstp_grpc.modules.federation.peer import PeerReply, open_peers
-from cstp_grpc.modules.federation.peer_responses import PeerFailure, read_reply
+from cstp_grpc.modules.federation.peer import open_peers
+from cstp_grpc.modules.federation.peer_responses import AccessReply, read_access_reply
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config import ConfigError, PeerSettings, Settings
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOKEN_PLACEHOLDER: Final = "not-set-yet"  # noqa: S105
 """The value that stands in for an unset token variable when the file is validated."""
-NEEDED_PERMISSIONS: Final = (
-    options_pb2.PERMISSION_QUERY,
-    options_pb2.PERMISSION_CHECK,
-    options_pb2.PERMISSION_ANNOUNCE,
-)
-"""The permissions that a peer must grant for all questions that this server asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,12 @@ class PeerHealth:
     configured: PeerSettings
     status: PeerStatus
     latency_ms: float
-    access: access_pb2.GetAccessResponse | None
-    failure: PeerFailure | None
+    reply: AccessReply
     card: PeerCard | None
+
+    @property
+    def access(self) -> access_pb2.GetAccessResponse | None:
+        return self.reply.access
 
     @property
     def healthy(self) -> bool:
@@ -67,9 +66,7 @@ class PeerHealth:
     @property
     def missing_permissions(self) -> list[str]:
         """The permissions that the peer does not give this agent."""
-        if self.access is None:
-            return []
-        return [permission_word(needed) for needed in NEEDED_PERMISSIONS if needed not in self.access.permissions]
+        return [permission_word(each) for each in self.reply.missing_permissions]
 
 
 def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
@@ -84,16 +81,11 @@ def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
         cards = [pool.submit(fetch_peer_card, peer, seconds) for peer in configured]
         replies = ask_peers(peers, contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest(), seconds)
         by_name = {reply.agent: reply for reply in replies}
+        replies_of_peers = [by_name[peer.name] for peer in configured]
         return [
-            to_peer_health(peer, by_name[peer.name], card.result())
-            for peer, card in zip(configured, cards, strict=True)
+            PeerHealth(peer, reply.status, reply.latency_ms, read_access_reply(reply), card.result())
+            for peer, reply, card in zip(configured, replies_of_peers, cards, strict=True)
         ]
-
-
-def to_peer_health(configured: PeerSettings, reply: PeerReply, card: PeerCard | None) -> PeerHealth:
-    access = reply.answer if isinstance(reply.answer, access_pb2.GetAccessResponse) else None
-    failure = None if access else read_reply(reply, required=True, trust=1.0).failure
-    return PeerHealth(configured, reply.status, reply.latency_ms, access, failure, card)
 
 
 def fetch_peer_card(peer: PeerSettings, seconds: float) -> PeerCard | None:
@@ -274,17 +266,18 @@ timeout_option = seconds_option(PROBE_SECONDS, "How long to wait for an answer."
 @timeout_option
 @config_option
 @with_output
-def agents_group(out: Output, seconds: float) -> None:
+def peers_group(out: Output, seconds: float) -> None:
     """List peers with health and latency. Peers are the agents in federation.peers; their version and card are
     shown, too.
 
-    All are asked concurrently. Exit code 0 means that every required peer is healthy, 3 that one is not: actions that
-    need its verdict are blocked.
+    This machine asks them, by the configuration; `cstp peers list` lets a running server ask. All are asked
+    concurrently. Exit code 0 means that every required peer is healthy, 3 that one is not: actions that need its
+    verdict are blocked.
 
     \b
     Examples:
-      cstp agents --config cstp.yaml
-      cstp agents --json
+      cstp peers --config cstp.yaml
+      cstp peers --json
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -304,7 +297,29 @@ def agents_group(out: Output, seconds: float) -> None:
         click.get_current_context().exit(EXIT_PEER_UNHEALTHY)
 
 
-@agents_group.command()
+@peers_group.command()
+@click.option(
+    "--peer-timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True, max=30),
+    metavar="SECONDS",
+    help="Maximum time for each peer. [default: its own]",
+)
+@calls_rpc("list_peers")
+def list_command(console: Console, answer: status_pb2.ListPeersResponse) -> None:
+    """Let the server ask its peers for their health.
+
+    Needs the permission admin.
+
+    \b
+    Examples:
+      cstp peers list
+      cstp peers list --agent grpcs://cstp.example.com:50051 --json
+    """
+    status_output.print_peers(console, answer.peers)
+
+
+@peers_group.command()
 @click.argument("url", callback=require_agent_url)
 @click.option("--name", help="Name of the peer. [default: the one on its card]")
 @click.option(
@@ -336,9 +351,9 @@ def add_command(out: Output, url: str, dry_run: bool, seconds: float, **describe
 
     \b
     Examples:
-      cstp agents add https://security.example.com --role required --config cstp.yaml
-      cstp agents add https://ops.example.com --card-key ops.pub --config cstp.yaml
-      cstp agents add grpcs://qa.example.com:50051 --name qa --category deployment --dry-run
+      cstp peers add https://security.example.com --role required --config cstp.yaml
+      cstp peers add https://ops.example.com --card-key ops.pub --config cstp.yaml
+      cstp peers add grpcs://qa.example.com:50051 --name qa --category deployment --dry-run
     """
     path = current_state().config_path
     if path is None:
@@ -363,7 +378,7 @@ def print_added_peer(out: Output, added: PeerConfigChange, path: Path, *, is_set
     name = added.entry["name"]
     out.line(to_printable(f"{path} has {name} at {added.entry['url']} now, which is {added.entry['role']}."))
     token = "" if is_set else f"set {added.variable} to the token by which {name} knows this agent, "
-    out.line(to_printable(f"Next: {token}restart the server, and look with `cstp agents` whether {name} answers."))
+    out.line(to_printable(f"Next: {token}restart the server, and look with `cstp peers` whether {name} answers."))
 
 
 def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, written: bool) -> dict[str, Any]:
@@ -379,7 +394,7 @@ def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, wr
 
 def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
     if not found:
-        console.print("federation.peers names no agents; `cstp agents add URL` adds one.")
+        console.print("federation.peers names no agents; `cstp peers add URL` adds one.")
         return
     table = TextTable()
     for item in found:
@@ -405,7 +420,7 @@ def peer_headline(item: PeerHealth) -> str:
 
 def peer_details(item: PeerHealth) -> list[str]:
     """Return the details of a peer below its headline."""
-    configured, failure = item.configured, item.failure
+    configured, failure = item.configured, item.reply.failure
     return [
         configured.url,
         f"for {', '.join(configured.categories)}" if configured.categories else "",
@@ -432,6 +447,6 @@ def peer_to_json(item: PeerHealth) -> dict[str, Any]:
         found["permissions"] = [permission_word(each) for each in item.access.permissions]
     if item.card:
         found["card"] = json_members(item.card, "name", "version", "description", "skills")
-    if item.failure:
-        found["error"] = json_members(item.failure, "reason", "message")
+    if item.reply.failure:
+        found["error"] = json_members(item.reply.failure, "reason", "message")
     return found

@@ -14,9 +14,6 @@ from cstp_grpc.cli.settings_check import check_settings, find_warnings
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.server.maintenance.diagnosis import (
-    Diagnosis,
-    DiagnosisStatus,
-    check_certificates,
     check_database,
     check_disk,
     check_embedding,
@@ -24,6 +21,7 @@ from cstp_grpc.server.maintenance.diagnosis import (
     check_redis_access,
     run_check,
 )
+from cstp_grpc.server.status.machine_checks import Diagnosis, DiagnosisStatus, check_certificates
 
 
 def examine_server(load_settings: Callable[[], Settings], seconds: float, *, thorough: bool) -> list[Diagnosis]:

@@ -1441,7 +1441,7 @@ class Cstp:
         agent: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[status_pb2.KnownAgent]:
-        """Lists agents by name, page by page: those with a credential and those in the audit trail.
+        """Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail.
 
         Only agents of the caller's tenant are listed; an agent without a known credential belongs to the tenant
         `default`. Errors: INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days

@@ -41,6 +41,7 @@ from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import POOL_THREADS, REMOTE_EMBEDDER_THREADS, CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
 from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
+from cstp_grpc.server.status.server_status import ServerStatusReader
 from cstp_grpc.server.telemetry_parts import NO_TELEMETRY, Telemetry, build_telemetry
 from cstp_grpc.server.wiring.audit import build_audit_module
 from cstp_grpc.server.wiring.calibration import build_calibration_module
@@ -51,6 +52,7 @@ from cstp_grpc.server.wiring.guardrails import RuleParts, build_guardrails_modul
 from cstp_grpc.server.wiring.intents import IntentParts, build_intents_module
 from cstp_grpc.server.wiring.pre_actions import build_pre_actions_module
 from cstp_grpc.server.wiring.session_context import build_session_context_module
+from cstp_grpc.server.wiring.status import build_status_module
 
 if TYPE_CHECKING:
     from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
@@ -86,12 +88,14 @@ class App:
             telemetry = build_telemetry(opened, settings, deployment)
             inputs = read_inputs(opened, settings, clock, deployment, telemetry)
             shared = open_shared_parts(opened, settings, clock, deployment, inputs.credentials.live_tokens, telemetry)
-            self._modules = build_modules(shared, inputs, permitted, telemetry)
+            status = ServerStatusReader(shared, inputs.rules.in_force)
+            self._modules = build_modules(shared, inputs, permitted, status, telemetry)
+            health = {name: is_healthy for module in self._modules for name, is_healthy in module.health.items()}
             self._server = GrpcServer(
                 settings.grpc,
                 inputs.policy,
                 [servicer for module in self._modules for servicer in module.servicers],
-                {name: is_healthy for module in self._modules for name, is_healthy in module.health.items()},
+                health,
                 shared.pools,
                 inputs.certificate,
                 deployment,
@@ -99,13 +103,13 @@ class App:
             self._metrics = telemetry.endpoint
             self._telemetry = telemetry.background
             waiting = read_value(lambda: shared.writer.waiting_jobs)
-            telemetry.add_measures(
-                [
-                    *self._server.measures,
-                    Measure("writes_waiting", "Writes that wait for a transaction.", waiting),
-                    *(measure for module in self._modules for measure in module.measures),
-                ]
-            )
+            measures = [
+                *self._server.measures,
+                Measure("writes_waiting", "Writes that wait for a transaction.", waiting),
+                *(measure for module in self._modules for measure in module.measures),
+            ]
+            telemetry.add_measures(measures)
+            status.watch(measures, health)
             self._watches = build_database_watches(shared, self._modules, self._server.report_failure)
             self._policy = inputs.policy
             self._resources = opened.pop_all()
@@ -280,6 +284,7 @@ def build_modules(
     shared: SharedParts,
     inputs: ServerInputs,
     is_permitted_ip: Callable[[str], bool],
+    status: ServerStatusReader,
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> Sequence[Module]:
     """Build the modules that the settings do not leave out, in the order in which they start."""
@@ -319,6 +324,7 @@ def build_modules(
         build_session_context_module(shared, sources),
         build_erasure_module(shared, decisions.journal, [intents.refresh_recent]),
         *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
+        build_status_module(shared, status, inputs.peers),
     ]
 
 

@@ -104,6 +104,8 @@ class OpenHandlers(grpc.GenericRpcHandler):
 
 INDEX_HEALTH: Final = "index"
 """The name of the vector index in the health service; search works without it, more slowly."""
+RULEBOOK_HEALTH: Final = "rulebooks"
+"""The name of the rulebooks in the health service: not serving while those of the files cannot be loaded."""
 
 ServingStatus = Any
 """A health_pb2.HealthCheckResponse.ServingStatus; it comes without types."""

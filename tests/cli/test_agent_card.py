@@ -108,7 +108,7 @@ def test_without_a_key_nothing_can_be_verified(invoke: Invoke, free_port: int, t
 def test_an_agent_is_added_with_the_key_of_its_card(invoke: Invoke, signing: Signing, home: Path) -> None:
     path = home / "cstp.yaml"
     path.write_text("agent: {name: a}\n")
-    given = ("agents", "add", signing.url, "--config", path, "--card-key")
+    given = ("peers", "add", signing.url, "--config", path, "--card-key")
     refused = invoke(*given, signing.other, env={"CSTP_TOKEN_SECURITY": PEER_TOKEN})
     assert refused.exit_code == 1
     assert "signed by none of the keys" in refused.stderr
@@ -116,11 +116,11 @@ def test_an_agent_is_added_with_the_key_of_its_card(invoke: Invoke, signing: Sig
     assert added.exit_code == 0, added.output
     [entry] = yaml.safe_load(path.read_text())["federation"]["peers"]
     assert (entry["url"], entry["card_key"]) == (signing.url + CARD, str(signing.public))
-    listed = invoke("agents", "--config", path, "--json", env={"CSTP_TOKEN_SECURITY": PEER_TOKEN})
+    listed = invoke("peers", "--config", path, "--json", env={"CSTP_TOKEN_SECURITY": PEER_TOKEN})
     [found] = json.loads(listed.stdout)["agents"]
     assert (found["status"], found["card"]["name"]) == ("answered", "security")
     path.write_text("agent: {name: a}\n")
-    over_grpc = invoke("agents", "add", "grpc://127.0.0.1:1", "--config", path, "--card-key", signing.public)
+    over_grpc = invoke("peers", "add", "grpc://127.0.0.1:1", "--config", path, "--card-key", signing.public)
     assert over_grpc.exit_code == 2
 
 

@@ -17,13 +17,12 @@ from cstp_grpc.contract.enums import Permission
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.embedding import model_files
 from cstp_grpc.server.maintenance.diagnosis import (
-    DiagnosisStatus,
-    check_certificates,
     check_database,
     check_disk,
     check_embedding,
     run_check,
 )
+from cstp_grpc.server.status.machine_checks import DiagnosisStatus, check_certificates
 from tests.certificates import Certificate
 from tests.cli.conftest import Invoke
 from tests.databases import write_journal

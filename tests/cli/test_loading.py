@@ -212,6 +212,6 @@ def test_a_call_of_the_described_server_judges_no_settings(server: Server, tmp_p
 def test_calling_peers_loads_nothing_of_the_server(tmp_path: Path) -> None:
     file = tmp_path / "cstp.yaml"
     file.write_text('data_dir: data\nfederation: {peers: [{name: b, url: "grpc://127.0.0.1:1"}]}\n')
-    modules, printed = modules_loaded(tmp_path, ["agents", "--config", file])
+    modules, printed = modules_loaded(tmp_path, ["peers", "--config", file])
     assert "unreachable" in printed
     assert not modules & SERVER_LIBRARIES

@@ -152,6 +152,17 @@ class SqlTokenStore:
         ids = unit_of_work.execute(chosen).scalars().all()
         return unit_of_work.execute(delete(agent_tokens).where(columns.id.in_(ids))).rowcount
 
+    def read_agents(self, tenant: str) -> tuple[Mapping[str, str], Sequence[AgentToken]]:
+        """Return the tenants of all agents that have tokens, and the tokens of the agents of one. Raises QueryFailed.
+
+        Ended tokens are included.
+        """
+        tenants = select(columns.agent, func.min(columns.tenant)).group_by(columns.agent)
+        own = select(agent_tokens).where(columns.tenant == tenant)
+        with self._database.read_snapshot() as unit_of_work:
+            found = {row[0]: row[1] for row in unit_of_work.execute(tenants)}
+            return found, [TOKEN.from_row(row) for row in unit_of_work.execute(own).mappings()]
+
     def page(self, conditions: TokenFilter, request: PageRequest) -> Page[AgentToken]:
         """Return the tokens that meet conditions, the newest first.
 

@@ -18,7 +18,7 @@ from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.core.guardrails.inputs import IgnoredInput
 from cstp_grpc.core.guardrails.model import MissingInput, Verdict, VerdictApproval, Violation
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, intents_pb2, options_pb2, types_pb2
 from cstp_grpc.modules.federation import merge, response_validation
 from cstp_grpc.modules.federation.peer import Peer, PeerReply
 
@@ -274,6 +274,35 @@ def failed_response(reply: PeerReply, required: bool) -> PeerResponse:
     error = reply.error
     failure = PeerFailure(error.reason, append_reason(words, error.message)) if error else PeerFailure(reason, words)
     return PeerResponse(reply.agent, required, reply.status, reply.latency_ms, failure)
+
+
+NEEDED_PERMISSIONS: Final = (
+    options_pb2.PERMISSION_QUERY,
+    options_pb2.PERMISSION_CHECK,
+    options_pb2.PERMISSION_ANNOUNCE,
+)
+"""The permissions that a peer must grant for all questions that a server asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessReply:
+    """The access that a peer grants, or the reason why it did not answer."""
+
+    access: access_pb2.GetAccessResponse | None
+    failure: PeerFailure | None
+
+    @property
+    def missing_permissions(self) -> list[options_pb2.Permission.ValueType]:
+        """The needed permissions that the peer does not grant; empty without an answer."""
+        granted = self.access.permissions if self.access else NEEDED_PERMISSIONS
+        return [needed for needed in NEEDED_PERMISSIONS if needed not in granted]
+
+
+def read_access_reply(reply: PeerReply) -> AccessReply:
+    """Read the reply of a peer to GetAccess."""
+    if isinstance(reply.answer, access_pb2.GetAccessResponse):
+        return AccessReply(reply.answer, None)
+    return AccessReply(None, failed_response(reply, required=True).failure)
 
 
 def unreadable_response(answer: PeerResponse, why: str) -> PeerResponse:

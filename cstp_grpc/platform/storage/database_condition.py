@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.database import Database, translate_read_errors
 from cstp_grpc.platform.storage.migration import read_revision
 
 
@@ -57,6 +57,31 @@ def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition
             newest_entry=read_newest_entry(connection),
             unindexed=count_unindexed(connection),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseResponse:
+    """The answer of a database to a small query."""
+
+    latency_ms: float
+    migration: str | None
+    """None for an empty database."""
+
+
+def measure_response(database: Database) -> DatabaseResponse:
+    """Return how fast a database answers a small query. Raises QueryFailed."""
+    begun = time.perf_counter()
+    with translate_read_errors(logs_failures=False), database.engine.connect() as connection:
+        migration = read_revision(connection)
+    return DatabaseResponse((time.perf_counter() - begun) * 1000, migration)
+
+
+def measure_size(database: Database) -> int | None:
+    """Return the bytes of a SQLite file with its write-ahead log; None for other databases."""
+    if database.path is None:
+        return None
+    files = (Path(database.path), Path(f"{database.path}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def find_damage(connection: Connection) -> str | None:

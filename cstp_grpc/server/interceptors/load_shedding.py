@@ -28,6 +28,7 @@ DEFERRABLE_METHODS: Final = frozenset(
         "cstp.listIntents",
         "cstp.listAuditEntries",
         "cstp.listJudgedActions",
+        "cstp.listAgents",
         "intentLayer.validateNodes",
         "intentLayer.listLearnings",
         "liaison.listSessions",

@@ -36,6 +36,7 @@ from cstp_grpc.server.interceptors.admission import InboundCall, OpenStreams, re
 from cstp_grpc.server.local.local_call import LocalCallContext, LocalCallFailed, LocalStream, timeout_error
 from cstp_grpc.server.local.local_settings import reduce_to_local, tenant_of_agent
 from cstp_grpc.server.server_module import Module, SharedParts
+from cstp_grpc.server.status.server_status import ServerStatusReader
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ def open_modules(
     foreign_commits: list[Callable[[], object]] = []
     # Before the modules read anything, so that the first call notices commits made meanwhile.
     check = ForeignCommitCheck(shared.database, version, foreign_commits)
-    modules = build_modules(shared, inputs, is_public)
+    modules = build_modules(shared, inputs, is_public, ServerStatusReader(shared, inputs.rules.in_force))
     foreign_commits += [listener for module in modules for listener in module.on_foreign_commit]
     for part in (part for module in modules for part in module.background):
         # None is started, since the process may end after one call. Stopping stores their data, such as the counts of

@@ -7,15 +7,11 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
-
-from cryptography import x509
 
 from cstp_grpc.client.http_client import HttpProtocolError
 from cstp_grpc.common.counted_nouns import count_noun
@@ -30,36 +26,17 @@ from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock
 from cstp_grpc.platform.storage.migration import known_revisions, newest_revision
 from cstp_grpc.server.identity.signing_keys import parse_key_set
 from cstp_grpc.server.startup_failures import describe_startup_failure
+from cstp_grpc.server.status.machine_checks import (
+    ERROR,
+    OK,
+    WARNING,
+    Diagnosis,
+    judge_free_space,
+    measure_free_space,
+)
 from cstp_grpc.server.wiring.embedding import build_configured_embedder
 from cstp_grpc.server.wiring.identity import build_key_source
 
-
-class DiagnosisStatus(StrEnum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The result of one check."""
-
-    check: str
-    """The subject: `disk`, `database`."""
-    status: DiagnosisStatus
-    message: str
-    advice: str | None = None
-    """The advice, or None."""
-
-
-OK, WARNING, ERROR = DiagnosisStatus
-
-FREE_BYTES: Final = 1 << 30
-"""Free space below which a warning is given. Chosen: hours of a busy server."""
-LEAST_FREE_BYTES: Final = 100 << 20
-"""Free space below which writes may fail any moment; SQLite's log alone grows to 64 MB."""
 SYNC_TRIES: Final = 5
 SLOW_SYNC_SECONDS: Final = 0.05
 """Every answer waits for the disk. Chosen: ten times as slow as a current disk."""
@@ -70,11 +47,7 @@ CLOCK_SECONDS: Final = 1.0
 FEW_CONNECTIONS: Final = 10
 MANY_UNINDEXED: Final = 10_000
 """Changes that an index lacks. Chosen: a working index processes them within seconds."""
-EXPIRY_DAYS: Final = 21.0
-"""Chosen: authorities with automatic renewal renew 30 days before the end."""
 CHROMA_SECONDS: Final = 5.0
-
-SECONDS_OF_DAY: Final = 86_400
 
 
 def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosis]:
@@ -88,10 +61,6 @@ def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagn
             raise
         findings.append(Diagnosis(name, ERROR, reason, "Correct this, then run the command again."))
     return findings
-
-
-def measure_free_space(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 def check_disk(data_dir: Path, free_space: Callable[[Path], int] = measure_free_space) -> Iterator[Diagnosis]:
@@ -108,14 +77,7 @@ def check_disk(data_dir: Path, free_space: Callable[[Path], int] = measure_free_
     if folder == data_dir and mode:
         advice = f"Run `chmod go-rwx {folder}`: it holds what agents wrote, and tokens."
         yield Diagnosis("disk", WARNING, f"{folder} is open to other users of this machine", advice)
-    free = free_space(folder)
-    amount = f"{free / (1 << 30):.1f} GB are free at {folder}"
-    if free < LEAST_FREE_BYTES:
-        yield Diagnosis("disk", ERROR, amount, "Free some space: what cannot be written is not answered.")
-    elif free < FREE_BYTES:
-        yield Diagnosis("disk", WARNING, amount, "Free some space, or set retention, before writes fail.")
-    else:
-        yield Diagnosis("disk", OK, amount)
+    yield judge_free_space(folder, free_space(folder))
     seconds = measure_sync(folder)
     if seconds > SLOW_SYNC_SECONDS:
         advice = "Each answer waits for that: put the data folder on a faster disk."
@@ -273,62 +235,3 @@ def is_served(data_dir: Path) -> bool:
             return False
     except AlreadyRunning:
         return True
-
-
-def check_certificates(settings: Settings, now: datetime) -> Iterator[Diagnosis]:
-    """Check the expiry of the configured certificates, and of the authorities."""
-    found = False
-    for setting, path, taken_over in certificate_files(settings):
-        found = True
-        try:
-            certificates = x509.load_pem_x509_certificates(path.read_bytes())
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "holds no certificate in PEM"
-            yield Diagnosis("certificates", ERROR, f"{setting}: {path}: {reason}", f"Correct {setting}.")
-            continue
-        yield judge_expiry(setting, path, certificates, now, taken_over=taken_over)
-    if not found:
-        yield Diagnosis("certificates", OK, "none is configured")
-
-
-def certificate_files(settings: Settings) -> Iterator[tuple[str, Path, bool]]:
-    """Yield the configured certificate files, each with its setting and whether servers reload it."""
-    served = (
-        ("grpc.tls", settings.grpc.tls),
-        ("server.tls", settings.server.tls),
-        ("metrics.tls", settings.metrics.tls),
-    )
-    for setting, files in served:
-        if files is not None:
-            yield f"{setting}.certificate", files.certificate, True
-            if files.client_ca is not None:
-                yield f"{setting}.client_ca", files.client_ca, True
-    read_once = [
-        ("server.grpc_ca_file", settings.server.grpc_ca_file),
-        ("server.grpc_client_certificate", settings.server.grpc_client_certificate),
-        ("otlp.ca_file", settings.otlp.ca_file),
-        *((f"auth.jwt[{each.issuer}].ca_file", each.ca_file) for each in settings.auth.jwt),
-        *((f"federation.peers[{each.name}].ca_file", each.ca_file) for each in settings.federation.peers),
-        *((f"liaison.pillars.{name}.ca_file", each.ca_file) for name, each in settings.liaison.pillars.items()),
-    ]
-    for setting, path in read_once:
-        if path is not None:
-            yield setting, path, False
-
-
-def judge_expiry(
-    setting: str, path: Path, certificates: Sequence[x509.Certificate], now: datetime, *, taken_over: bool
-) -> Diagnosis:
-    """Check the earliest expiry among the certificates in a file; `taken_over` means that servers reload the file."""
-    ends = min(each.not_valid_after_utc for each in certificates)
-    days = (ends - now).total_seconds() / SECONDS_OF_DAY
-    message = f"{setting}: {path} ends on {ends:%Y-%m-%d}"
-    then = "a server takes it over without a restart" if taken_over else "then restart the server"
-    advice = f"Put a new certificate into {path}; {then}."
-    if any(each.not_valid_before_utc > now for each in certificates):
-        return Diagnosis("certificates", ERROR, f"{setting}: {path} is not valid yet", "Check the clock, or wait.")
-    if days < 0:
-        return Diagnosis("certificates", ERROR, f"{message}, which is over", advice)
-    if days < EXPIRY_DAYS:
-        return Diagnosis("certificates", WARNING, f"{message}, in {days:.0f} days", advice)
-    return Diagnosis("certificates", OK, message)

@@ -18,10 +18,8 @@ from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.server.deployment import Deployment, rulebook_path
 from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server.open_services import RULEBOOK_HEALTH
 from cstp_grpc.server.server_module import Module, SharedParts
-
-RULEBOOK_HEALTH = "rulebooks"
-"""The name of the rulebooks in the health service: not serving while those of the files cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)

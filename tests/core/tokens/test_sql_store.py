@@ -81,6 +81,15 @@ def test_the_tokens_of_an_agent_are_counted(store: SqlTokenStore, writer: GroupC
     assert writer.run(partial(store.count_usable, agent="deployer", at=NOON + HOUR)) == 0
 
 
+@pytest.mark.contract("SqlTokenStore.read_agents")
+def test_agents_are_read_with_their_tenant_and_tokens(store: SqlTokenStore, writer: GroupCommitWriter) -> None:
+    other = replace(USABLE, id="tok-3", request_id="request-3", identity=TokenIdentity("builder", frozenset(), "other"))
+    add(store, writer, TOKEN, USABLE, other)
+    tenants, tokens = store.read_agents("default")
+    assert tenants == {"deployer": "default", "builder": "other"}
+    assert sorted(tokens, key=lambda token: token.id) == [TOKEN, USABLE]
+
+
 @pytest.mark.contract("SqlTokenStore.usable_since", "SqlTokenStore.replace_digest", "SqlTokenStore.end")
 def test_what_has_changed_is_read_once(store: SqlTokenStore, writer: GroupCommitWriter) -> None:
     assert store.usable_since(-1, NOON) == (0, [])

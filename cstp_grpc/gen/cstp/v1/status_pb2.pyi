@@ -30,25 +30,29 @@ class _CredentialKind:
 class _CredentialKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CredentialKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CREDENTIAL_KIND_UNSPECIFIED: _CredentialKind.ValueType  # 0
-    """No credential is known: its token or certificate was removed, or a JWT identifies it."""
+    """Never sent."""
     CREDENTIAL_KIND_CONFIGURED_TOKEN: _CredentialKind.ValueType  # 1
     """A token in the configuration (`auth.tokens`)."""
     CREDENTIAL_KIND_MANAGED_TOKEN: _CredentialKind.ValueType  # 2
     """A token that an administrator made (AdminService)."""
     CREDENTIAL_KIND_CERTIFICATE: _CredentialKind.ValueType  # 3
     """A client certificate (`auth.certificates`)."""
+    CREDENTIAL_KIND_JWT: _CredentialKind.ValueType  # 4
+    """JWTs of an issuer (`auth.jwt`): one that may name the agent, by its `agent_prefix` or `configured_agents`."""
 
 class CredentialKind(_CredentialKind, metaclass=_CredentialKindEnumTypeWrapper):
     """How an agent proves its identity."""
 
 CREDENTIAL_KIND_UNSPECIFIED: CredentialKind.ValueType  # 0
-"""No credential is known: its token or certificate was removed, or a JWT identifies it."""
+"""Never sent."""
 CREDENTIAL_KIND_CONFIGURED_TOKEN: CredentialKind.ValueType  # 1
 """A token in the configuration (`auth.tokens`)."""
 CREDENTIAL_KIND_MANAGED_TOKEN: CredentialKind.ValueType  # 2
 """A token that an administrator made (AdminService)."""
 CREDENTIAL_KIND_CERTIFICATE: CredentialKind.ValueType  # 3
 """A client certificate (`auth.certificates`)."""
+CREDENTIAL_KIND_JWT: CredentialKind.ValueType  # 4
+"""JWTs of an issuer (`auth.jwt`): one that may name the agent, by its `agent_prefix` or `configured_agents`."""
 Global___CredentialKind: _TypeAlias = CredentialKind  # noqa: Y015
 
 @_typing.final
@@ -143,7 +147,7 @@ class KnownAgent(_message.Message):
 
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
-        """The permissions of these credentials together."""
+        """The permissions of these credentials together; those of JWTs are not known."""
 
     @_builtins.property
     def first_call_at(self) -> _timestamp_pb2.Timestamp:

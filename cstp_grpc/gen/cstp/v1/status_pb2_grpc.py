@@ -57,7 +57,7 @@ class StatusServiceServicer:
     """
 
     def ListAgents(self, request, context):
-        """Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+        """Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
         caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
         INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
         """

@@ -34,7 +34,7 @@ class StatusServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StatusServiceAsyncStub: ...
     ListAgents: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListAgentsRequest, _status_pb2.ListAgentsResponse]
-    """Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+    """Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
     caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
     INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
     """
@@ -53,7 +53,7 @@ class StatusServiceAsyncStub(StatusServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAgents: _aio.UnaryUnaryMultiCallable[_status_pb2.ListAgentsRequest, _status_pb2.ListAgentsResponse]  # type: ignore[assignment]
-    """Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+    """Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
     caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
     INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
     """
@@ -75,7 +75,7 @@ class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _status_pb2.ListAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_status_pb2.ListAgentsResponse, _abc.Awaitable[_status_pb2.ListAgentsResponse]]:
-        """Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+        """Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
         caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
         INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
         """

@@ -28,7 +28,7 @@ const (
 type CredentialKind int32
 
 const (
-	// No credential is known: its token or certificate was removed, or a JWT identifies it.
+	// Never sent.
 	CredentialKind_CREDENTIAL_KIND_UNSPECIFIED CredentialKind = 0
 	// A token in the configuration (`auth.tokens`).
 	CredentialKind_CREDENTIAL_KIND_CONFIGURED_TOKEN CredentialKind = 1
@@ -36,6 +36,8 @@ const (
 	CredentialKind_CREDENTIAL_KIND_MANAGED_TOKEN CredentialKind = 2
 	// A client certificate (`auth.certificates`).
 	CredentialKind_CREDENTIAL_KIND_CERTIFICATE CredentialKind = 3
+	// JWTs of an issuer (`auth.jwt`): one that may name the agent, by its `agent_prefix` or `configured_agents`.
+	CredentialKind_CREDENTIAL_KIND_JWT CredentialKind = 4
 )
 
 // Enum value maps for CredentialKind.
@@ -45,12 +47,14 @@ var (
 		1: "CREDENTIAL_KIND_CONFIGURED_TOKEN",
 		2: "CREDENTIAL_KIND_MANAGED_TOKEN",
 		3: "CREDENTIAL_KIND_CERTIFICATE",
+		4: "CREDENTIAL_KIND_JWT",
 	}
 	CredentialKind_value = map[string]int32{
 		"CREDENTIAL_KIND_UNSPECIFIED":      0,
 		"CREDENTIAL_KIND_CONFIGURED_TOKEN": 1,
 		"CREDENTIAL_KIND_MANAGED_TOKEN":    2,
 		"CREDENTIAL_KIND_CERTIFICATE":      3,
+		"CREDENTIAL_KIND_JWT":              4,
 	}
 )
 
@@ -225,7 +229,7 @@ type KnownAgent struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its credentials that are accepted now, each kind once; empty if none is known.
 	Credentials []CredentialKind `protobuf:"varint,2,rep,packed,name=credentials,proto3,enum=cstp.v1.CredentialKind" json:"credentials,omitempty"`
-	// The permissions of these credentials together.
+	// The permissions of these credentials together; those of JWTs are not known.
 	Permissions []Permission `protobuf:"varint,3,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
 	// When its first audit entry was made, among those that are kept; absent without any.
 	FirstCallAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=first_call_at,json=firstCallAt,proto3" json:"first_call_at,omitempty"`
@@ -314,17 +318,17 @@ func (x *KnownAgent) GetCounts() *AgentCounts {
 type AgentCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All entries.
-	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries int32 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
 	// Guardrail checks.
-	Checks int64 `protobuf:"varint,2,opt,name=checks,proto3" json:"checks,omitempty"`
+	Checks int32 `protobuf:"varint,2,opt,name=checks,proto3" json:"checks,omitempty"`
 	// Announced intents.
-	Announcements int64 `protobuf:"varint,3,opt,name=announcements,proto3" json:"announcements,omitempty"`
+	Announcements int32 `protobuf:"varint,3,opt,name=announcements,proto3" json:"announcements,omitempty"`
 	// Recorded decisions.
-	Decisions int64 `protobuf:"varint,4,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	Decisions int32 `protobuf:"varint,4,opt,name=decisions,proto3" json:"decisions,omitempty"`
 	// Entries that were blocked: checks, announcements and other evaluated actions.
-	Blocked int64 `protobuf:"varint,5,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	Blocked int32 `protobuf:"varint,5,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	// Calls that were refused for a missing permission, their content or a rate limit.
-	RefusedCalls  int64 `protobuf:"varint,6,opt,name=refused_calls,json=refusedCalls,proto3" json:"refused_calls,omitempty"`
+	RefusedCalls  int32 `protobuf:"varint,6,opt,name=refused_calls,json=refusedCalls,proto3" json:"refused_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,42 +363,42 @@ func (*AgentCounts) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *AgentCounts) GetEntries() int64 {
+func (x *AgentCounts) GetEntries() int32 {
 	if x != nil {
 		return x.Entries
 	}
 	return 0
 }
 
-func (x *AgentCounts) GetChecks() int64 {
+func (x *AgentCounts) GetChecks() int32 {
 	if x != nil {
 		return x.Checks
 	}
 	return 0
 }
 
-func (x *AgentCounts) GetAnnouncements() int64 {
+func (x *AgentCounts) GetAnnouncements() int32 {
 	if x != nil {
 		return x.Announcements
 	}
 	return 0
 }
 
-func (x *AgentCounts) GetDecisions() int64 {
+func (x *AgentCounts) GetDecisions() int32 {
 	if x != nil {
 		return x.Decisions
 	}
 	return 0
 }
 
-func (x *AgentCounts) GetBlocked() int64 {
+func (x *AgentCounts) GetBlocked() int32 {
 	if x != nil {
 		return x.Blocked
 	}
 	return 0
 }
 
-func (x *AgentCounts) GetRefusedCalls() int64 {
+func (x *AgentCounts) GetRefusedCalls() int32 {
 	if x != nil {
 		return x.RefusedCalls
 	}
@@ -964,13 +968,13 @@ type SearchStatus struct {
 	// Name of the model that embeds texts.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// Decisions whose vectors are in memory.
-	DecisionsInMemory int64 `protobuf:"varint,2,opt,name=decisions_in_memory,json=decisionsInMemory,proto3" json:"decisions_in_memory,omitempty"`
+	DecisionsInMemory int32 `protobuf:"varint,2,opt,name=decisions_in_memory,json=decisionsInMemory,proto3" json:"decisions_in_memory,omitempty"`
 	// The vector index: `off`, `embedded` or `http`.
 	Index string `protobuf:"bytes,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Whether the index serves searches or is not needed yet; searches are exact otherwise.
 	IndexReady bool `protobuf:"varint,4,opt,name=index_ready,json=indexReady,proto3" json:"index_ready,omitempty"`
 	// Changes of the journal that the index does not have yet.
-	IndexLag      int64 `protobuf:"varint,5,opt,name=index_lag,json=indexLag,proto3" json:"index_lag,omitempty"`
+	IndexLag      int32 `protobuf:"varint,5,opt,name=index_lag,json=indexLag,proto3" json:"index_lag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1012,7 +1016,7 @@ func (x *SearchStatus) GetModel() string {
 	return ""
 }
 
-func (x *SearchStatus) GetDecisionsInMemory() int64 {
+func (x *SearchStatus) GetDecisionsInMemory() int32 {
 	if x != nil {
 		return x.DecisionsInMemory
 	}
@@ -1033,7 +1037,7 @@ func (x *SearchStatus) GetIndexReady() bool {
 	return false
 }
 
-func (x *SearchStatus) GetIndexLag() int64 {
+func (x *SearchStatus) GetIndexLag() int32 {
 	if x != nil {
 		return x.IndexLag
 	}
@@ -1046,7 +1050,7 @@ type QueueStatus struct {
 	// Its name: `writes`, or the kind of notifications, such as `callbacks` or `push`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Items that wait, including those whose last attempt failed.
-	Waiting int64 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting int32 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// How long the oldest item has waited, in seconds; 0 without any, and for `writes`.
 	OldestSeconds float64 `protobuf:"fixed64,3,opt,name=oldest_seconds,json=oldestSeconds,proto3" json:"oldest_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1090,7 +1094,7 @@ func (x *QueueStatus) GetName() string {
 	return ""
 }
 
-func (x *QueueStatus) GetWaiting() int64 {
+func (x *QueueStatus) GetWaiting() int32 {
 	if x != nil {
 		return x.Waiting
 	}
@@ -1116,7 +1120,7 @@ type ProcessStatus struct {
 	// Streams of changes that are open in it.
 	OpenStreams int32 `protobuf:"varint,4,opt,name=open_streams,json=openStreams,proto3" json:"open_streams,omitempty"`
 	// Calls that it refused under load since it started.
-	CallsShed int64 `protobuf:"varint,5,opt,name=calls_shed,json=callsShed,proto3" json:"calls_shed,omitempty"`
+	CallsShed int32 `protobuf:"varint,5,opt,name=calls_shed,json=callsShed,proto3" json:"calls_shed,omitempty"`
 	// Its memory in bytes; 0 where the system does not report it.
 	MemoryBytes   int64 `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1181,7 +1185,7 @@ func (x *ProcessStatus) GetOpenStreams() int32 {
 	return 0
 }
 
-func (x *ProcessStatus) GetCallsShed() int64 {
+func (x *ProcessStatus) GetCallsShed() int32 {
 	if x != nil {
 		return x.CallsShed
 	}
@@ -1276,12 +1280,12 @@ const file_cstp_v1_status_proto_rawDesc = "" +
 	"lastCallAt\x12,\n" +
 	"\x06counts\x18\x06 \x01(\v2\x14.cstp.v1.AgentCountsR\x06counts\"\xc2\x01\n" +
 	"\vAgentCounts\x12\x18\n" +
-	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x16\n" +
-	"\x06checks\x18\x02 \x01(\x03R\x06checks\x12$\n" +
-	"\rannouncements\x18\x03 \x01(\x03R\rannouncements\x12\x1c\n" +
-	"\tdecisions\x18\x04 \x01(\x03R\tdecisions\x12\x18\n" +
-	"\ablocked\x18\x05 \x01(\x03R\ablocked\x12#\n" +
-	"\rrefused_calls\x18\x06 \x01(\x03R\frefusedCalls\"T\n" +
+	"\aentries\x18\x01 \x01(\x05R\aentries\x12\x16\n" +
+	"\x06checks\x18\x02 \x01(\x05R\x06checks\x12$\n" +
+	"\rannouncements\x18\x03 \x01(\x05R\rannouncements\x12\x1c\n" +
+	"\tdecisions\x18\x04 \x01(\x05R\tdecisions\x12\x18\n" +
+	"\ablocked\x18\x05 \x01(\x05R\ablocked\x12#\n" +
+	"\rrefused_calls\x18\x06 \x01(\x05R\frefusedCalls\"T\n" +
 	"\x10ListPeersRequest\x12,\n" +
 	"\x0ftimeout_seconds\x18\x01 \x01(\x01H\x00R\x0etimeoutSeconds\x88\x01\x01B\x12\n" +
 	"\x10_timeout_seconds\">\n" +
@@ -1344,14 +1348,14 @@ const file_cstp_v1_status_proto_rawDesc = "" +
 	"\v_size_bytes\"\xa8\x01\n" +
 	"\fSearchStatus\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12.\n" +
-	"\x13decisions_in_memory\x18\x02 \x01(\x03R\x11decisionsInMemory\x12\x14\n" +
+	"\x13decisions_in_memory\x18\x02 \x01(\x05R\x11decisionsInMemory\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\tR\x05index\x12\x1f\n" +
 	"\vindex_ready\x18\x04 \x01(\bR\n" +
 	"indexReady\x12\x1b\n" +
-	"\tindex_lag\x18\x05 \x01(\x03R\bindexLag\"b\n" +
+	"\tindex_lag\x18\x05 \x01(\x05R\bindexLag\"b\n" +
 	"\vQueueStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\awaiting\x18\x02 \x01(\x03R\awaiting\x12%\n" +
+	"\awaiting\x18\x02 \x01(\x05R\awaiting\x12%\n" +
 	"\x0eoldest_seconds\x18\x03 \x01(\x01R\roldestSeconds\"\xcc\x01\n" +
 	"\rProcessStatus\x12\x18\n" +
 	"\aworkers\x18\x01 \x01(\x05R\aworkers\x12\x10\n" +
@@ -1359,16 +1363,17 @@ const file_cstp_v1_status_proto_rawDesc = "" +
 	"\x11calls_in_progress\x18\x03 \x01(\x05R\x0fcallsInProgress\x12!\n" +
 	"\fopen_streams\x18\x04 \x01(\x05R\vopenStreams\x12\x1d\n" +
 	"\n" +
-	"calls_shed\x18\x05 \x01(\x03R\tcallsShed\x12!\n" +
+	"calls_shed\x18\x05 \x01(\x05R\tcallsShed\x12!\n" +
 	"\fmemory_bytes\x18\x06 \x01(\x03R\vmemoryBytes\"C\n" +
 	"\rStatusWarning\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\x9b\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xb4\x01\n" +
 	"\x0eCredentialKind\x12\x1f\n" +
 	"\x1bCREDENTIAL_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CREDENTIAL_KIND_CONFIGURED_TOKEN\x10\x01\x12!\n" +
 	"\x1dCREDENTIAL_KIND_MANAGED_TOKEN\x10\x02\x12\x1f\n" +
-	"\x1bCREDENTIAL_KIND_CERTIFICATE\x10\x032\xbe\x02\n" +
+	"\x1bCREDENTIAL_KIND_CERTIFICATE\x10\x03\x12\x17\n" +
+	"\x13CREDENTIAL_KIND_JWT\x10\x042\xbe\x02\n" +
 	"\rStatusService\x12b\n" +
 	"\n" +
 	"ListAgents\x12\x1a.cstp.v1.ListAgentsRequest\x1a\x1b.cstp.v1.ListAgentsResponse\"\x1b\x88\xb5\x18\x06\x9a\xb5\x18\x10{\"pageSize\": 20}\x90\x02\x01\x12d\n" +

@@ -32,7 +32,7 @@ const (
 //
 // StatusService describes a running server. It changes nothing and returns no secrets.
 type StatusServiceClient interface {
-	// Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+	// Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
 	// caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
 	// INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
@@ -88,7 +88,7 @@ func (c *statusServiceClient) GetServerStatus(ctx context.Context, in *GetServer
 //
 // StatusService describes a running server. It changes nothing and returns no secrets.
 type StatusServiceServer interface {
-	// Lists agents by name, page by page: those with a credential and those in the audit trail. Only agents of the
+	// Lists agents by name, page by page: those with a credential and up to 10000 of the audit trail. Only agents of the
 	// caller's tenant are listed; an agent without a known credential belongs to the tenant `default`. Errors:
 	// INVALID_ARGUMENT for a page token of another listing, and for a `since` of more than 366 days ago.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)

@@ -80,7 +80,7 @@ class TestListing:
             peer("d", elsewhere.card, token="not-the-token"),
             peer("e", f"grpc://127.0.0.1:{free_port}"),
         )
-        result = invoke("agents", "--config", path, "--timeout", 10, "--json")
+        result = invoke("peers", "--config", path, "--timeout", 10, "--json")
         assert result.exit_code == 0, result.output
         found = {each["name"]: each for each in json.loads(result.stdout)["agents"]}
         assert list(found) == ["b", "c", "d", "e"]
@@ -106,7 +106,7 @@ class TestListing:
 
     def test_people_read_it_too(self, invoke: Invoke, home: Path, elsewhere: Elsewhere, free_port: int) -> None:
         path = write(home / "cstp.yaml", peer("b", elsewhere.bridge), peer("c", f"grpc://127.0.0.1:{free_port}"))
-        shown = invoke("agents", "--config", path, "--timeout", 10).stdout
+        shown = invoke("peers", "--config", path, "--timeout", 10).stdout
         assert "healthy" in shown
         assert "b (security)" in shown
         assert "Decision intelligence" in shown
@@ -119,18 +119,18 @@ class TestListing:
         self, invoke: Invoke, home: Path, free_port: int, role: str, code: int
     ) -> None:
         path = write(home / "cstp.yaml", peer("b", f"http://127.0.0.1:{free_port}", role=role))
-        assert invoke("agents", "--config", path).exit_code == code
+        assert invoke("peers", "--config", path).exit_code == code
 
     def test_what_may_not_be_asked_is_pointed_out(self, invoke: Invoke, home: Path, server: Server) -> None:
         path = write(home / "cstp.yaml", {"name": "b", "url": server.url, "token": TOKENS["reader"]})
-        assert "does not permit us to announce" in invoke("agents", "--config", path).stdout
+        assert "does not permit us to announce" in invoke("peers", "--config", path).stdout
 
     def test_permissions_of_a_later_contract_are_left_out(self, invoke: Invoke, home: Path) -> None:
         known = options_pb2.PERMISSION_QUERY
         access = access_pb2.GetAccessResponse(agent="later", version="9.0.0", permissions=[known, 99])  # type: ignore[list-item]
         with scripted_server(access) as server:
             path = write(home / "cstp.yaml", peer("b", f"grpc://{server.target}"))
-            result = invoke("agents", "--config", path, "--json")
+            result = invoke("peers", "--config", path, "--json")
         (found,) = json.loads(result.stdout)["agents"]
         assert (found["version"], found["permissions"]) == ("9.0.0", ["query"])
 
@@ -147,7 +147,7 @@ class TestListing:
     ) -> None:
         with scripted_server(access) as server:
             path = write(home / "cstp.yaml", peer("b", f"grpc://{server.target}", role="required"))
-            result = invoke("agents", "--config", path)
+            result = invoke("peers", "--config", path)
         assert result.exit_code == 3
         assert "not understood" in result.stdout
         assert "xxx" not in result.stdout
@@ -155,14 +155,14 @@ class TestListing:
     def test_an_agent_with_our_own_name_is_pointed_out(self, invoke: Invoke, home: Path, elsewhere: Elsewhere) -> None:
         path = write(home / "cstp.yaml", peer("b", elsewhere.grpc))
         path.write_text(path.read_text().replace("name: a\n", "name: security\n"))
-        result = invoke("agents", "--config", path)
+        result = invoke("peers", "--config", path)
         assert "give each an agent.name of its own" in result.stderr
 
     def test_a_configuration_without_agents_says_how_to_add_one(self, invoke: Invoke) -> None:
-        result = invoke("agents")
+        result = invoke("peers")
         assert result.exit_code == 0
-        assert "cstp agents add URL" in result.stdout
-        assert json.loads(invoke("agents", "--json").stdout) == {"agents": []}
+        assert "cstp peers add URL" in result.stdout
+        assert json.loads(invoke("peers", "--json").stdout) == {"agents": []}
 
 
 class TestAdding:
@@ -170,7 +170,7 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ("--role", "required", "--category", "deployment", "--category", "architecture")
-        result = invoke("agents", "add", elsewhere.bridge, *arguments, "--config", configuration)
+        result = invoke("peers", "add", elsewhere.bridge, *arguments, "--config", configuration)
         assert result.exit_code == 0, result.output
         assert configuration.read_text() == CONFIGURATION + (
             "  peers:\n"
@@ -189,7 +189,7 @@ class TestAdding:
             load_settings(configuration)
         monkeypatch.setenv("CSTP_TOKEN_SECURITY", PEER_TOKEN)
         assert load_settings(configuration).federation.peers[0].role == "required"
-        listed = invoke("agents", "--config", configuration)
+        listed = invoke("peers", "--config", configuration)
         assert listed.exit_code == 0, listed.output
         assert "knows us as friend" in listed.stdout
 
@@ -198,7 +198,7 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere, kind: str
     ) -> None:
         url = {"card": elsewhere.card, "site": f"{elsewhere.bridge}/", "bridge": f"{elsewhere.bridge}/cstp"}[kind]
-        result = invoke("agents", "add", url, "--config", configuration, "--json")
+        result = invoke("peers", "add", url, "--config", configuration, "--json")
         answer = json.loads(result.stdout)
         assert answer["peer"]["url"] == elsewhere.card
         assert (answer["tokenVariable"], answer["tokenIsSet"]) == ("CSTP_TOKEN_SECURITY", False)
@@ -208,7 +208,7 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
         result = invoke(
-            *("agents", "add", elsewhere.grpc, "--token-env", "SECRET", "--config", configuration),
+            *("peers", "add", elsewhere.grpc, "--token-env", "SECRET", "--config", configuration),
             env={"SECRET": PEER_TOKEN},
         )
         assert result.exit_code == 0, result.output
@@ -221,10 +221,10 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
         target = elsewhere.grpc.removeprefix("grpc://")
-        result = invoke("agents", "add", target, "--config", configuration)
+        result = invoke("peers", "add", target, "--config", configuration)
         assert result.exit_code == 2
         assert "--name" in result.stderr
-        result = invoke("agents", "add", target, "--name", "qa.1", "--config", configuration)
+        result = invoke("peers", "add", target, "--name", "qa.1", "--config", configuration)
         assert result.exit_code == 0, result.output
         (added,) = yaml.safe_load(configuration.read_text())["federation"]["peers"]
         assert (added["name"], added["url"]) == ("qa.1", elsewhere.grpc)
@@ -233,7 +233,7 @@ class TestAdding:
     def test_a_dry_run_shows_the_difference_and_changes_nothing(
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
-        result = invoke("agents", "add", elsewhere.bridge, "--dry-run", "--config", configuration)
+        result = invoke("peers", "add", elsewhere.bridge, "--dry-run", "--config", configuration)
         assert result.exit_code == 0, result.output
         lines = result.stdout.splitlines()
         assert lines[1:3] == ["+  peers:", "+    - name: security"]
@@ -248,14 +248,14 @@ class TestAdding:
             folder.mkdir(exist_ok=True)
             (folder / "cstp.yaml").write_text(CONFIGURATION)
             arguments = ("--ca-file", "certificate.pem", "--config", folder / "cstp.yaml")
-            result = invoke("agents", "add", elsewhere.bridge, *arguments)
+            result = invoke("peers", "add", elsewhere.bridge, *arguments)
             assert result.exit_code == 0, result.output
             (added,) = yaml.safe_load((folder / "cstp.yaml").read_text())["federation"]["peers"]
             assert added["ca_file"] == written
 
     def test_an_agent_is_added_once(self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere) -> None:
         environment = {"CSTP_TOKEN_SECURITY": PEER_TOKEN}
-        added = ("agents", "add", "--config", configuration)
+        added = ("peers", "add", "--config", configuration)
         assert invoke(*added, elsewhere.bridge, env=environment).exit_code == 0
         before = configuration.read_text()
         for url, arguments, said in (
@@ -279,13 +279,13 @@ class TestAdding:
     def test_what_would_not_be_sound_is_not_written(
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere, arguments: tuple[str, ...], said: str
     ) -> None:
-        result = invoke("agents", "add", elsewhere.bridge, *arguments, "--config", configuration)
+        result = invoke("peers", "add", elsewhere.bridge, *arguments, "--config", configuration)
         assert result.exit_code == 1
         assert said in result.stderr
         assert configuration.read_text() == CONFIGURATION
 
     def test_a_url_that_nobody_can_call_is_wrong_usage(self, invoke: Invoke, configuration: Path) -> None:
-        result = invoke("agents", "add", "ftp://me:secret@files.example.com", "--config", configuration)
+        result = invoke("peers", "add", "ftp://me:secret@files.example.com", "--config", configuration)
         assert result.exit_code == 2
         assert "Invalid value for 'URL': must begin with grpc://, grpcs://, http:// or https://" in result.stderr
         assert "secret" not in result.stderr
@@ -294,13 +294,13 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
         environment = {"CSTP_FEDERATION__PEERS": '[{"name": "x", "url": "grpc://127.0.0.1:1"}]'}
-        result = invoke("agents", "add", elsewhere.bridge, "--config", configuration, env=environment)
+        result = invoke("peers", "add", elsewhere.bridge, "--config", configuration, env=environment)
         assert (result.exit_code, "the environment sets federation.peers" in result.stderr) == (1, True)
 
     def test_where_nobody_answers_it_says_so(self, invoke: Invoke, configuration: Path, free_port: int) -> None:
         for scheme in ("grpc", "http"):
             url = f"{scheme}://127.0.0.1:{free_port}"
-            result = invoke("agents", "add", url, "--name", "b", "--config", configuration, "--timeout", 10)
+            result = invoke("peers", "add", url, "--name", "b", "--config", configuration, "--timeout", 10)
             assert result.exit_code == 1
             assert f"is {url} its address" in result.stderr
         assert configuration.read_text() == CONFIGURATION
@@ -309,17 +309,17 @@ class TestAdding:
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
         arguments = ("--token-env", "SECRET", "--config", configuration)
-        result = invoke("agents", "add", elsewhere.grpc, *arguments, env={"SECRET": "not-the-token"})
+        result = invoke("peers", "add", elsewhere.grpc, *arguments, env={"SECRET": "not-the-token"})
         assert result.exit_code == 1
         assert "The token that was sent is from SECRET" in result.stderr
         assert "not-the-token" not in result.output
 
     def test_the_configuration_must_be_named(self, invoke: Invoke) -> None:
-        result = invoke("agents", "add", "https://b.example.com")
+        result = invoke("peers", "add", "https://b.example.com")
         assert (result.exit_code, "--config FILE or CSTP_CONFIG" in result.stderr) == (2, True)
 
     def test_a_variable_must_have_the_name_of_one(self, invoke: Invoke, configuration: Path) -> None:
-        result = invoke("agents", "add", "grpc://b:1", "--token-env", "a b", "--config", configuration)
+        result = invoke("peers", "add", "grpc://b:1", "--token-env", "a b", "--config", configuration)
         assert (result.exit_code, "not the name of an environment variable" in result.stderr) == (2, True)
 
 
