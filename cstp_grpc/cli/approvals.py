@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant
+from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, instant_option
 from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items, watches_changes
+from cstp_grpc.cli.short_ids import APPROVAL_ID
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.caller import APPROVER
 from cstp_grpc.contract.enums import ApprovalStatus
@@ -26,7 +27,7 @@ status_option = click.option(
 )
 agent_option = click.option("--by", "agent", metavar="AGENT", help="Requested by exactly this agent.")
 comment_option = click.option("--comment", metavar="TEXT", help="Comment for the agent and the auditors.")
-id_argument = click.argument("id", metavar="ID")
+id_argument = click.argument("id", metavar="ID", type=APPROVAL_ID)
 
 
 @click.group()
@@ -68,12 +69,8 @@ def show_command(console: Console, answer: approvals_pb2.GetApprovalResponse) ->
 @approvals_group.command()
 @id_argument
 @comment_option
-@click.option(
-    "--until",
-    "reusable_until",
-    type=parse_instant,
-    metavar="DATE",
-    help="Allow the action any number of times until then. [default: once]",
+@instant_option(
+    "--until", "Allow the action any number of times until then. [default: once]", "reusable_until", is_future=True
 )
 @calls_rpc("grant_approval", APPROVER)
 def grant_command(console: Console, answer: approvals_pb2.GrantApprovalResponse) -> None:

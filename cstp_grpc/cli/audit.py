@@ -10,6 +10,7 @@ from cstp_grpc.cli.audit_export import evidence_command, export_command, tail_co
 from cstp_grpc.cli.audit_verification import checkpoints_command, public_key_command, verify_command
 from cstp_grpc.cli.command_decorators import enum_choice, instant_option
 from cstp_grpc.cli.rpc_commands import lists_items
+from cstp_grpc.cli.short_ids import APPROVAL_ID, DECISION_ID
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.audit.model import AuditEvent
@@ -53,8 +54,8 @@ for command in (
 @click.option("--guardrail", "guardrail_id", metavar="ID", help="Where exactly this guardrail blocked or warned.")
 @click.option("--request-id", help="Caused by exactly this request.")
 @click.option("--correlation-id", help="With exactly this correlation id.")
-@click.option("--decision", "decision_id", metavar="ID", help="About exactly this decision.")
-@click.option("--approval", "approval_id", metavar="ID", help="About exactly this approval.")
+@click.option("--decision", "decision_id", type=DECISION_ID, metavar="ID", help="About exactly this decision.")
+@click.option("--approval", "approval_id", type=APPROVAL_ID, metavar="ID", help="About exactly this approval.")
 @click.option("--error", metavar="REASON", help="Failed for exactly this reason, for example RATE_LIMITED.")
 @instant_option("--after", "Then or later.")
 @instant_option("--before", "Then or earlier.")

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.short_ids import complete_ids
+from cstp_grpc.cli.typed_times import parse_future, parse_past
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes
 from cstp_grpc.contract.errors import ConfigError, CstpError
 from cstp_grpc.platform.config.environment import command_environment
@@ -39,15 +40,6 @@ Decorator = Callable[[Command], Command]
 CONFIDENCE = click.FloatRange(0, 1)
 LIMIT = click.IntRange(min=1)
 POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
-
-
-def parse_instant(text: str) -> datetime:
-    """Parse an ISO 8601 instant, by default in UTC. Raises click.BadParameter."""
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a date like 2026-01-31 or 2026-01-31T12:00:00Z") from error
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def parse_json_object(text: str) -> dict[str, Json]:
@@ -95,8 +87,18 @@ def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([word.value for word in kind], case_sensitive=False)
 
 
-def instant_option(name: str, description: str, parameter: str | None = None) -> Decorator:
-    return click.option(name, parameter or name.lstrip("-"), type=parse_instant, metavar="DATE", help=description)
+OTHER_NAMES: Mapping[str, str] = {"--after": "--since", "--before": "--until"}
+"""Second names of options that limit a period."""
+
+
+def instant_option(name: str, description: str, parameter: str | None = None, *, is_future: bool = False) -> Decorator:
+    """Return a decorator that adds an option with a time; lengths such as `7d` are in the past or in the future."""
+    return click.option(
+        *filter(None, (name, OTHER_NAMES.get(name), parameter or name.lstrip("-").replace("-", "_"))),
+        type=parse_future if is_future else parse_past,
+        metavar="TIME",
+        help=description,
+    )
 
 
 def choice_option(name: str, choices: Iterable[str], description: str, parameter: str | None = None) -> Decorator:
@@ -380,7 +382,7 @@ def with_client(command: Command, role: str | None = None) -> Command:
     @functools.wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
         with connected_client(choice if role is None else replace(choice, role=role), timeout) as client:
-            command(client, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
+            command(client, Output(json_wanted=current_state().json_wanted), *args, **complete_ids(client, kwargs))
 
     return wrapper
 

@@ -22,7 +22,7 @@ else:
 @click.command()
 @click.argument("name", metavar="[AGENT]", required=False)
 @click.option("--subject", metavar="USER", help="Erase the data of this user of chat sessions instead.")
-@click.option("--dry-run", is_flag=True, help="Show how much data a subject has, and erase nothing.")
+@click.option("--dry-run", is_flag=True, help="Show how much would be erased, and erase nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def erase_command(
@@ -39,24 +39,34 @@ def erase_command(
 
     \b
     Examples:
+      cstp erase deployer --dry-run
       cstp erase deployer --yes
       cstp erase --subject u-17 --dry-run
     """
     if (name is None) == (subject is None):
         raise click.UsageError("Give either AGENT or --subject USER.")
     if name is not None:
-        if dry_run:
-            raise click.UsageError("--dry-run goes with --subject.")
-        erase_agent(client, out, name, ask=not yes)
+        erase_agent(client, out, name, ask=not yes, dry_run=dry_run)
     elif subject is not None:
         erase_subject(client, out, subject, ask=not yes, dry_run=dry_run)
 
 
-def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> None:
+def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool, dry_run: bool) -> None:
+    """Print how much data an agent has, and erase it unless it is a dry run."""
+    if dry_run:
+        found = client.erase_agent(name, dry_run=True)
+        out.answer(found, f"Kept: {describe_agent(found)}.")
+        return
     if ask:
-        click.confirm(f"Erase everything of {to_printable(name)} for good?", abort=True, err=True)
+        kept = describe_agent(client.erase_agent(name, dry_run=True))
+        click.confirm(f"Erase everything of {to_printable(name)} ({kept}) for good?", abort=True, err=True)
     answer = client.erase_agent(name)
-    erased = count_nouns(
+    out.answer(answer, f"Erased: {describe_agent(answer)}.")
+
+
+def describe_agent(answer: erasure_pb2.EraseAgentResponse) -> str:
+    """Return the numbers of an agent's records by kind, as text."""
+    counted = count_nouns(
         (answer.decisions, "decision"),
         (answer.reviews, "review"),
         (answer.intents, "intent"),
@@ -64,8 +74,7 @@ def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> Non
         (answer.tasks, "task"),
         (answer.callbacks, "callback"),
     )
-    contents = count_audit_contents(answer.audit_entries)
-    out.answer(answer, f"Erased: {erased}; {contents}.")
+    return f"{counted}; {count_audit_contents(answer.audit_entries)}"
 
 
 def erase_subject(client: CstpClient, out: Output, subject: str, *, ask: bool, dry_run: bool) -> None:

@@ -151,7 +151,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
     multiple=True,
     help="Permission of this agent; repeatable.",
 )
-@click.option("--at", type=shared.parse_instant, metavar="DATE", help="Time of the action. [default: now]")
+@shared.instant_option("--at", "Time of the action. [default: now]", is_future=True)
 @click.option("--rules", type=RULES_PATH, help="Explain by this rulebook or folder alone, without a server.")
 @shared.server_options
 @shared.json_option

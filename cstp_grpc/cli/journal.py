@@ -11,6 +11,7 @@ import click
 
 from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.rpc_commands import call_rpc, calls_rpc, lists_items, watches_changes
+from cstp_grpc.cli.short_ids import DECISION_ID
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
@@ -35,14 +36,14 @@ else:
 LINKS = ("supersedes", "depends_on", "relates_to")
 """The kinds of links, as the contract and the parameters of commands name them."""
 
-id_argument = click.argument("id", metavar="ID")
-decision_argument = click.argument("decision_id", metavar="ID")
+id_argument = click.argument("id", metavar="ID", type=DECISION_ID)
+decision_argument = click.argument("decision_id", metavar="ID", type=DECISION_ID)
 
 
 def link_options(*descriptions: str) -> Decorator:
     return shared.stack_options(
         *(
-            click.option(f"--{name.replace('_', '-')}", multiple=True, metavar="ID", help=description)
+            click.option(f"--{name.replace('_', '-')}", type=DECISION_ID, multiple=True, metavar="ID", help=description)
             for name, description in zip(LINKS, descriptions, strict=True)
         )
     )
@@ -71,7 +72,7 @@ def to_reasons(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
 @link_options(
     "A decision that this one replaces.", "A decision that this one builds on.", "A related decision worth reading."
 )
-@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
+@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", is_future=True)
 @click.option("--request-id", help="Idempotency key. [default: random]")
 @shared.with_client
 def record_command(client: CstpClient, out: Output, reasons: Any, share: bool, **fields: Any) -> None:
@@ -114,7 +115,7 @@ REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "t
 )
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable; replaces all tags.")
 @click.option("--project", help="The project it belongs to.")
-@shared.instant_option("--review-by", "When to review it.", "review_by")
+@shared.instant_option("--review-by", "When to review it.", is_future=True)
 @click.option(
     "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="Field to clear; repeatable."
 )
@@ -188,7 +189,7 @@ def list_command(console: Console, answer: journal_pb2.ListDecisionsResponse) ->
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID", required=False)
+@click.argument("decision_id", metavar="ID", type=DECISION_ID, required=False)
 @click.option("--outcome", type=shared.enum_choice(Outcome), help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="Lesson. [default: unchanged]")
 @click.option("--due", is_flag=True, help="List your decisions whose review is due instead, the longest due first.")

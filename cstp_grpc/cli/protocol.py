@@ -15,6 +15,7 @@ from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.rpc_commands import calls_rpc, watches_changes
+from cstp_grpc.cli.short_ids import DECISION_ID
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.enums import Outcome, Shell, Stakes, Visibility
@@ -221,7 +222,7 @@ def announce_command(
 @click.option("--title", metavar="TEXT", help="Title of the decision. [default: the intent]")
 @click.option("--reason", "reasons", type=shared.parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
-@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
+@shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", is_future=True)
 @shared.federated_options
 @shared.with_client
 def pre_action_command(
@@ -354,7 +355,7 @@ def intent_group() -> None:
 @click.argument("correlation_id", metavar="ID")
 @click.option("--outcome", type=shared.enum_choice(Outcome), required=True, help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="Notes on it, for everyone who may read the intent.")
-@click.option("--decision", "decision_id", metavar="ID", help="The decision that resulted from it.")
+@click.option("--decision", "decision_id", type=DECISION_ID, metavar="ID", help="The decision that resulted from it.")
 @click.option("--revision", type=click.IntRange(min=1), help="Which revision. [default: the latest]")
 @calls_rpc("close_intent")
 def close_command(console: Console, answer: intents_pb2.CloseIntentResponse) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli.command_decorators import current_state, parse_instant, with_client
+from cstp_grpc.cli.command_decorators import current_state, instant_option, with_client
 from cstp_grpc.cli.local_check import RULES_PATH, open_rules
+from cstp_grpc.cli.typed_times import parse_past
 from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
@@ -33,32 +34,12 @@ PAGE_SIZE = 200
 """Actions in a page: the most that the contract gives."""
 
 
-def parse_start(text: str) -> datetime:
-    """Parse a date, or a length of time before now such as `7d`. Raises click.BadParameter."""
-    from cstp_grpc.core.guardrails.inputs import InputValueError, to_duration
-
-    try:
-        return datetime.now(UTC) - abs(to_duration(text))
-    except OverflowError as error:
-        raise click.BadParameter(f"{text!r} is too long ago") from error
-    except InputValueError:
-        return parse_start_date(text)
-
-
-def parse_start_date(text: str) -> datetime:
-    """Parse a date that may have been meant as a length of time. Raises click.BadParameter."""
-    try:
-        return parse_instant(text)
-    except click.BadParameter as error:
-        raise click.BadParameter(f"{text!r} is neither a time like 7d or 12h nor a date like 2026-01-31") from error
-
-
 @click.command(name="replay")
 @click.argument("new", type=RULES_PATH)
 @click.option(
-    "--since", type=parse_start, metavar="DATE|TIME", default="7d", show_default=True, help="Checked then or later."
+    "--since", type=parse_past, metavar="TIME", default="7d", show_default=True, help="Checked then or later."
 )
-@click.option("--until", type=parse_instant, metavar="DATE", help="Checked then or earlier.")
+@instant_option("--until", "Checked then or earlier.")
 @click.option("--by", "requesting_agent", metavar="AGENT", help="Checked or announced by exactly this agent.")
 @click.option(
     "--examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Number of examples of each change."

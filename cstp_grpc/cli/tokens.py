@@ -12,6 +12,7 @@ import click
 from cstp_grpc.cli.command_decorators import enum_choice, instant_option, with_client
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items
+from cstp_grpc.cli.short_ids import TOKEN_ID
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Permission
 
@@ -28,7 +29,7 @@ else:
 
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-until_option = instant_option("--until", "When it ends.", "expires_at")
+until_option = instant_option("--until", "When it ends.", "expires_at", is_future=True)
 
 MAX_KEEP_SECONDS = 30 * 86_400
 """The longest time by the contract."""
@@ -105,7 +106,7 @@ def list_command(console: Console, answer: admin_pb2.ListTokensResponse) -> None
 
 
 @token_group.command()
-@click.argument("token_id", metavar="ID")
+@click.argument("token_id", metavar="ID", type=TOKEN_ID)
 @click.option(
     "--keep",
     "keep_seconds",
@@ -127,7 +128,7 @@ def rotate_command(client: CstpClient, out: Output, token_id: str, **fields: Any
 
 
 @token_group.command()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", type=TOKEN_ID)
 @calls_rpc("revoke_token")
 def revoke_command(console: Console, answer: admin_pb2.RevokeTokenResponse) -> None:
     """End a token at once, on all servers.

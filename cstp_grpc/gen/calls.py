@@ -45,6 +45,7 @@ def list_tokens(
     page_size: int = 0,
     agent: str | None = None,
     with_ended: bool = False,
+    id_prefix: str | None = None,
 ) -> PagedCall[admin_pb2.AgentToken]:
     """Describe listTokens of cstp.v1.AdminService."""
     return PagedCall(
@@ -53,6 +54,7 @@ def list_tokens(
             "page_size": page_size,
             "agent": agent,
             "with_ended": with_ended,
+            "id_prefix": id_prefix,
         },
         "tokens",
     )
@@ -93,6 +95,7 @@ def list_approvals(
     status: Sequence[str] = (),
     agent: str | None = None,
     digest: str | None = None,
+    id_prefix: str | None = None,
 ) -> PagedCall[approvals_pb2.Approval]:
     """Describe listApprovals of cstp.v1.ApprovalService."""
     return PagedCall(
@@ -102,6 +105,7 @@ def list_approvals(
             "status": status,
             "agent": agent,
             "digest": digest,
+            "id_prefix": id_prefix,
         },
         "approvals",
     )
@@ -594,6 +598,7 @@ def list_decisions(
     page_size: int = 0,
     filters: types_pb2.DecisionFilters | Fields | None = None,
     review_due: bool = False,
+    id_prefix: str | None = None,
 ) -> PagedCall[journal_pb2.Decision]:
     """Describe listDecisions of cstp.v1.JournalService."""
     return PagedCall(
@@ -602,6 +607,7 @@ def list_decisions(
             "page_size": page_size,
             "filters": filters,
             "review_due": review_due,
+            "id_prefix": id_prefix,
         },
         "decisions",
     )

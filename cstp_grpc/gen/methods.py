@@ -71,6 +71,7 @@ class Cstp:
         page_size: int = 0,
         agent: str | None = None,
         with_ended: bool = False,
+        id_prefix: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[admin_pb2.AgentToken]:
         """Lists tokens without their secrets, the newest first, page by page.
@@ -82,9 +83,10 @@ class Cstp:
             page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             agent: Of exactly this agent.
             with_ended: True lists those too that were revoked or have expired.
+            id_prefix: Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.list_tokens(page_size=page_size, agent=agent, with_ended=with_ended)
+        call = calls.list_tokens(page_size=page_size, agent=agent, with_ended=with_ended, id_prefix=id_prefix)
         return self._caller.pages(call, timeout=timeout)
 
     def rotate_token(
@@ -145,6 +147,7 @@ class Cstp:
         status: Sequence[str] = (),
         agent: str | None = None,
         digest: str | None = None,
+        id_prefix: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[approvals_pb2.Approval]:
         """Lists approval requests, latest first, page by page: those of the caller, and with the permission `approve`
@@ -158,9 +161,10 @@ class Cstp:
             status: In any of these states. One of pending, granted, denied, used, expired, revoked.
             agent: Of exactly this agent.
             digest: About exactly this action.
+            id_prefix: Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.list_approvals(page_size=page_size, status=status, agent=agent, digest=digest)
+        call = calls.list_approvals(page_size=page_size, status=status, agent=agent, digest=digest, id_prefix=id_prefix)
         return self._caller.pages(call, timeout=timeout)
 
     def grant_approval(
@@ -1018,6 +1022,7 @@ class Cstp:
         page_size: int = 0,
         filters: types_pb2.DecisionFilters | Fields | None = None,
         review_due: bool = False,
+        id_prefix: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[journal_pb2.Decision]:
         """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and
@@ -1030,9 +1035,10 @@ class Cstp:
             filters: Conditions that decisions must meet.
             review_due: Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed
                 them since, and they are not superseded.
+            id_prefix: Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.list_decisions(page_size=page_size, filters=filters, review_due=review_due)
+        call = calls.list_decisions(page_size=page_size, filters=filters, review_due=review_due, id_prefix=id_prefix)
         return self._caller.pages(call, timeout=timeout)
 
     def review_decision(

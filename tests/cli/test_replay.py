@@ -110,7 +110,7 @@ def test_only_some_actions_are_judged(
     assert (json.loads(result.stdout)["recorded"], result.exit_code) == (recorded, exit_code)
 
 
-@pytest.mark.parametrize(("since", "reason"), [("soon", "neither a time like 7d"), ("1000000d", "too long ago")])
+@pytest.mark.parametrize(("since", "reason"), [("soon", "not a time like 7d"), ("9000000d", "not a time like 7d")])
 def test_a_beginning_that_is_none_is_refused(server: Server, book: Path, since: str, reason: str) -> None:
     result = server("guardrails", "replay", book, "--since", since)
     assert result.exit_code == 2

@@ -92,14 +92,21 @@ class JournalReader:
         return decision, self._read_history(decision, caller)
 
     def page(
-        self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
+        self,
+        caller: str,
+        filters: DecisionFilter,
+        page: PageRequest,
+        *,
+        review_due: bool = False,
+        id_prefix: str | None = None,
     ) -> Page[Decision]:
         """Return a page of the readable decisions, latest first, without contexts and texts of reasons.
 
-        With `review_due` only the caller's own whose review is due. Raises InvalidArgument for a page token of another
+        With `review_due` only the caller's own whose review is due, with `id_prefix` only those whose ids begin so.
+        Raises InvalidArgument for a page token of another
         listing.
         """
-        found = self._store.page(caller, filters, page, self._clock() if review_due else None)
+        found = self._store.page(caller, filters, page, self._clock() if review_due else None, id_prefix)
         return Page(redact_decisions(self._store, found.items, caller), found.next_token)
 
     def export_page(self, caller: str, filters: DecisionFilter, page_token: str) -> Page[Decision]:

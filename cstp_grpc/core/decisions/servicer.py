@@ -133,6 +133,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             messages.FILTER.decode(request.filters),
             PageRequest(request.page_size, request.page_token),
             review_due=request.review_due,
+            id_prefix=proto_values.optional_field(request, "id_prefix"),
         )
         return journal_pb2.ListDecisionsResponse(
             decisions=map(messages.DECISION.encode, page.items), next_page_token=page.next_token

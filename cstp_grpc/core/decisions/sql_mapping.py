@@ -194,7 +194,7 @@ def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:
         yield sequence[start : start + CHUNK]
 
 
-ListingKey = tuple[DecisionFilter, str] | tuple[DecisionFilter, str, str]
+ListingKey = tuple[DecisionFilter | str, ...]
 """The conditions of a listing, its caller, and "due" if it lists only decisions that are due for review."""
 
 CALLER: sa.BindParameter[str] = sa.bindparam("caller")

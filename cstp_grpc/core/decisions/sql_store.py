@@ -40,7 +40,7 @@ from cstp_grpc.core.decisions.sql_tables import (
 from cstp_grpc.core.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
-from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork
+from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork, begins_with
 
 
 def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, datetime]:
@@ -157,20 +157,29 @@ class SqlDecisionStore:
         return {item.id: item for item in found if self._sharing.may_read(item, caller) and passes(item)}
 
     def page(
-        self, caller: str, filters: DecisionFilter, request: PageRequest, due_at: datetime | None = None
+        self,
+        caller: str,
+        filters: DecisionFilter,
+        request: PageRequest,
+        due_at: datetime | None = None,
+        id_prefix: str | None = None,
     ) -> Page[Decision]:
         """Return the decisions that the caller may read and that pass the filters, latest first, then by id.
 
-        With `due_at` only the caller's own whose review is due at that instant. They have no context and texts of
+        With `due_at` only the caller's own whose review is due at that instant, with `id_prefix` only those whose ids
+        begin with it. They have no context and texts of
         reasons, and others' no source and date of review. Raises InvalidArgument if the page token is not one of this
         listing.
         """
         # Without the instant, which is a later one for each page.
-        listing: sql_mapping.ListingKey = (filters, caller) if due_at is None else (filters, caller, "due")
+        marks = (*(() if due_at is None else ("due",)), *(() if id_prefix is None else (f"id {id_prefix}",)))
+        listing: sql_mapping.ListingKey = (filters, caller, *marks)
         shown_to_caller = sql_mapping.readable_condition(self._sharing, caller)
         query = sa.select(*sql_mapping.LISTED).where(shown_to_caller, *sql_mapping.filter_conditions(filters))
         if due_at is not None:
             query = query.where(review_due_condition(due_at))
+        if id_prefix is not None:
+            query = query.where(begins_with(decisions.c.id, id_prefix))
         # One more than the page, which shows whether there is a next one.
         query = query.order_by(*sql_mapping.LATEST_FIRST).limit(request.limit + 1)
         if request.token:

@@ -150,9 +150,17 @@ class TokenAdministration:
         self._refresh()
         return self._with_last_use(revoked)
 
-    def page(self, caller: Caller, agent: str | None, request: PageRequest, *, with_ended: bool) -> Page[AgentToken]:
+    def page(
+        self,
+        caller: Caller,
+        agent: str | None,
+        request: PageRequest,
+        *,
+        with_ended: bool,
+        id_prefix: str | None = None,
+    ) -> Page[AgentToken]:
         """Return the tokens of the caller's tenant, the newest first. Raises InvalidArgument and QueryFailed."""
-        conditions = TokenFilter(caller.tenant, agent, None if with_ended else self._clock())
+        conditions = TokenFilter(caller.tenant, agent, None if with_ended else self._clock(), id_prefix)
         page = self._store.page(conditions, request)
         return replace(page, items=tuple(self._with_last_use(token) for token in page.items))
 

@@ -66,6 +66,7 @@ class TokenFilter:
     tenant: str
     agent: str | None = None
     usable_at: datetime | None = None
+    id_prefix: str | None = None
 
 
 def make_secret() -> str:

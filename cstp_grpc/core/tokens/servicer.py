@@ -46,6 +46,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             proto_values.optional_field(request, "agent"),
             PageRequest(request.page_size, request.page_token),
             with_ended=request.with_ended,
+            id_prefix=proto_values.optional_field(request, "id_prefix"),
         )
         return admin_pb2.ListTokensResponse(tokens=map(TOKEN.encode, page.items), next_page_token=page.next_token)
 

@@ -42,7 +42,14 @@ from cstp_grpc.platform.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
-from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, GlobalWriteLock, UnitOfWork, UtcDateTime, metadata
+from cstp_grpc.platform.storage.unit_of_work import (
+    IDENTIFIER,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    begins_with,
+    metadata,
+)
 
 agent_tokens = Table(
     "agent_tokens",
@@ -173,8 +180,10 @@ class SqlTokenStore:
             query = query.where(columns.agent == replace_unstorable(conditions.agent))
         if conditions.usable_at is not None:
             query = query.where(columns.revoked_at.is_(None), columns.expires_at > conditions.usable_at)
+        if conditions.id_prefix is not None:
+            query = query.where(begins_with(columns.id, conditions.id_prefix))
         # Not the instant, which is another one for each page.
-        listing = (conditions.tenant, conditions.agent, conditions.usable_at is None)
+        listing = (conditions.tenant, conditions.agent, conditions.usable_at is None, conditions.id_prefix)
         if request.token:
             microseconds, last_id = decode_page_token(request.token, listing, (int, str))
             last = tuple_(from_microseconds(int(microseconds)), str(last_id))

@@ -268,6 +268,7 @@ class ApprovalFilter:
     statuses: tuple[ApprovalStatus, ...] = ()
     agent: str | None = None
     digest: str | None = None
+    id_prefix: str | None = None
 
 
 class ApprovalNotifier(Protocol):

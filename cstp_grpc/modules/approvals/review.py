@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from cstp_grpc.common.unicode_text import replace_unstorable
@@ -173,7 +173,7 @@ def readable_filter(conditions: ApprovalFilter, caller: Caller) -> ApprovalFilte
         return conditions
     if conditions.agent not in (None, caller.agent):
         return None
-    return ApprovalFilter(conditions.statuses, caller.agent, conditions.digest)
+    return replace(conditions, agent=caller.agent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from cstp_grpc.platform.storage.unit_of_work import (
     GlobalWriteLock,
     UnitOfWork,
     UtcDateTime,
+    begins_with,
     metadata,
     partial_index,
 )
@@ -257,6 +258,8 @@ def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
         query = query.where(columns.agent == replace_unstorable(conditions.agent))
     if conditions.digest is not None:
         query = query.where(columns.digest == replace_unstorable(conditions.digest))
+    if conditions.id_prefix is not None:
+        query = query.where(begins_with(columns.id, conditions.id_prefix))
     if conditions.statuses:
         query = query.where(or_(*(has_status(status, at) for status in conditions.statuses)))
         if UNDECIDED.issuperset(conditions.statuses):

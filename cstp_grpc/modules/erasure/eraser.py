@@ -28,11 +28,27 @@ ERASED_AGENT: Final = "(erased)"
 """Replaces the agent's name in rows that must stay, because their numbers must not be reused."""
 
 
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """How much was erased, of each kind."""
+
+    decisions: int
+    reviews: int
+    intents: int
+    approvals: int
+    tasks: int
+    callbacks: int
+    audit_entries: int
+
+
 class AgentRecordStore(Protocol):
     """Erases records of an agent within transactions.
 
     The methods of kinds of records take at most `limit` and return how many they took; fewer means that none is left.
     """
+
+    def count_records(self, agent: str) -> ErasureReport:
+        """Return how much an erasure would take of each kind. Raises QueryFailed."""
 
     def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
         """Return audit entries with contents, in the order of their ids from the one after `after`.
@@ -57,19 +73,6 @@ class AgentRecordStore(Protocol):
 
     def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
         """Remove the name of an agent from the rows that remain of its deleted decisions."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureReport:
-    """How much was erased, of each kind."""
-
-    decisions: int
-    reviews: int
-    intents: int
-    approvals: int
-    tasks: int
-    callbacks: int
-    audit_entries: int
 
 
 class AgentEraser:
@@ -104,14 +107,7 @@ class AgentEraser:
         Raises InvalidArgument for a name of the server's own, PermissionDenied for an agent of another tenant,
         QueryFailed and Unavailable.
         """
-        if agent == ERASED_AGENT or agent in SERVER_AGENTS:
-            raise InvalidArgument.field("agent", "is a name that the server itself uses")
-        # Nothing that an agent has left names its tenant. One that is not known any more is for the default tenant.
-        if (self._find_tenants(agent) or {DEFAULT_TENANT}) != {caller.tenant}:
-            raise PermissionDenied(
-                f"agent: {agent} is not known as an agent of your tenant; ask an admin of its tenant"
-            )
-        agent, store = replace_unstorable(agent), self._store
+        agent, store = self._require_erasable(caller, agent), self._store
         # The audit trail first: its entries about decisions and requests are found by these, which go next.
         contents = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))
         report = ErasureReport(
@@ -131,6 +127,21 @@ class AgentEraser:
         # Last, so that it records the finished work. If killed before, the repetition records the rest.
         self._sink.record(erasure_entry(caller, agent, report, self._clock()))
         return report
+
+    def count(self, caller: Caller, agent: str) -> ErasureReport:
+        """Return how much `erase` would take now. Raises InvalidArgument, PermissionDenied and QueryFailed."""
+        return self._store.count_records(self._require_erasable(caller, agent))
+
+    def _require_erasable(self, caller: Caller, agent: str) -> str:
+        """Return the name of an agent as it is stored. Raises InvalidArgument and PermissionDenied."""
+        if agent == ERASED_AGENT or agent in SERVER_AGENTS:
+            raise InvalidArgument.field("agent", "is a name that the server itself uses")
+        # Nothing that an agent has left names its tenant. One that is not known any more is for the default tenant.
+        if (self._find_tenants(agent) or {DEFAULT_TENANT}) != {caller.tenant}:
+            raise PermissionDenied(
+                f"agent: {agent} is not known as an agent of your tenant; ask an admin of its tenant"
+            )
+        return replace_unstorable(agent)
 
     def _erase_decisions(self, caller: Caller, agent: str) -> int:
         erased = 0

@@ -15,7 +15,7 @@ from cstp_grpc.core.audit.sql_tables import audit_entries
 from cstp_grpc.core.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
 from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.core.intents.sql_store import intents, shared_intents
-from cstp_grpc.modules.erasure.eraser import ERASED_AGENT
+from cstp_grpc.modules.erasure.eraser import ERASED_AGENT, ErasureReport
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import GlobalWriteLock, UnitOfWork, UtcDateTime
 
@@ -84,15 +84,31 @@ class SqlAgentRecordStore:
         self._audit = SqlAuditRetention(database)
         self._shared_intents = SqlSharedIntentStore(database)
 
+    def count_records(self, agent: str) -> ErasureReport:
+        """Return how much an erasure would take of each kind. Raises QueryFailed."""
+        # Reviews of its own decisions go with them.
+        own_decisions = select(decisions.c.id).where(decisions.c.agent == agent)
+        others = and_(decision_reviews.c.reviewer == agent, decision_reviews.c.decision_id.not_in(own_decisions))
+        counted = {
+            "decisions": (decisions, decisions.c.agent == agent),
+            "reviews": (decision_reviews, others),
+            "intents": (intents, intents.c.agent == agent),
+            "approvals": (approvals, is_request_of(agent)),
+            "tasks": (tasks, tasks.c.agent == agent),
+            "callbacks": (callbacks, callbacks.c.agent == agent),
+            "citations": (citations, citations.c.agent == agent),
+            "audit_entries": (audit_entries, and_(HAS_CONTENT, is_about_agent(agent))),
+        }
+        queries = [select(func.count()).select_from(source).where(met) for source, met in counted.values()]
+        with self._database.read_snapshot() as unit_of_work:
+            row = unit_of_work.execute(select(*(query.scalar_subquery() for query in queries))).one()
+        found = dict(zip(counted, row, strict=True))
+        found["callbacks"] += found.pop("citations")
+        return ErasureReport(**found)
+
     def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
         """Return audit entries with contents of an agent, and those about its records."""
-        entry = audit_entries.c
-        is_related = or_(
-            entry.requesting_agent == agent,
-            entry.decision_id.in_(select(decisions.c.id).where(decisions.c.agent == agent)),
-            entry.approval_id.in_(select(approvals.c.id).where(is_request_of(agent))),
-        )
-        return self._find_contents(is_related, after, limit)
+        return self._find_contents(is_about_agent(agent), after, limit)
 
     def find_subject_contents(
         self, tenant: str, subject: str, opened_by: datetime, after: int, limit: int
@@ -186,6 +202,16 @@ class SqlAgentRecordStore:
         chosen = select(deleted.id).where(deleted.agent == agent).limit(limit)
         values = {"agent": ERASED_AGENT, "idempotency_key": null()}
         return unit_of_work.execute(update(deleted_decisions).where(deleted.id.in_(chosen)).values(values)).rowcount
+
+
+def is_about_agent(agent: str) -> ColumnElement[bool]:
+    """Return the condition of audit entries of an agent, and of those about its decisions and approval requests."""
+    entry = audit_entries.c
+    return or_(
+        entry.requesting_agent == agent,
+        entry.decision_id.in_(select(decisions.c.id).where(decisions.c.agent == agent)),
+        entry.approval_id.in_(select(approvals.c.id).where(is_request_of(agent))),
+    )
 
 
 def is_request_of(agent: str) -> ColumnElement[bool]:

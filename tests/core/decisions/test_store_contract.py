@@ -154,6 +154,22 @@ def test_the_bounds_of_a_filter_are_included(shelf: Shelf) -> None:
         assert [item.id for item in listed] == [decision.id] * is_found
 
 
+@pytest.mark.contract("SqlDecisionStore.page")
+def test_decisions_are_listed_by_the_beginning_of_their_ids(shelf: Shelf) -> None:
+    agent = f"alice-{uuid.uuid4().hex}"
+    items = [entry(agent) for _ in range(3)]
+    shelf.add(*items)
+
+    def listed(prefix: str) -> list[str]:
+        page = shelf.store.page(agent, DecisionFilter(agent=agent), PageRequest(1000), None, prefix)
+        return sorted(found.id for found in page.items)
+
+    ids = sorted(item.decision.id for item in items)
+    assert listed("dec-") == ids
+    assert listed(ids[0]) == [ids[0]]
+    assert listed(ids[0].upper()) == []
+
+
 @pytest.mark.contract("SqlDecisionStore.read_state")
 @pytest.mark.parametrize("is_sole_writer", [False, True])
 def test_the_state_is_another_one_after_each_change(

@@ -160,6 +160,8 @@ def test_tokens_are_listed_the_newest_first(store: SqlTokenStore, writer: GroupC
     assert walk(lambda request: store.page(usable, request), [2]) == expected
     assert len(walk(lambda request: store.page(TokenFilter("default"), request), [3])) == 8
     assert store.page(TokenFilter("default", "nobody"), PageRequest(0, "")).items == ()
+    assert [each.id for each in store.page(TokenFilter("default", id_prefix="tok-4"), PageRequest()).items] == ["tok-4"]
+    assert store.page(TokenFilter("default", id_prefix="TOK-4"), PageRequest()).items == ()
     token = store.page(usable, PageRequest(2, "")).next_token
     with pytest.raises(InvalidArgument):
         store.page(TokenFilter("default"), PageRequest(2, token))

@@ -185,6 +185,7 @@ def test_a_page_has_what_meets_the_conditions_latest_first(store: SqlApprovalSto
     assert found(ApprovalFilter()) == every
     assert found(ApprovalFilter(agent="alice")) == [each for each in every if each.agent == "alice"]
     assert found(ApprovalFilter(digest="used-1")) == [each for each in every if each.digest == "used-1"]
+    assert found(ApprovalFilter(id_prefix="apr-used-")) == [each for each in every if "-used-" in each.id]
     for status in ApprovalStatus:
         assert found(ApprovalFilter((status,))) == [each for each in every if each.status_at(NOON) is status]
     both = (ApprovalStatus.EXPIRED, ApprovalStatus.GRANTED)

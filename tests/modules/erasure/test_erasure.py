@@ -87,7 +87,10 @@ def test_nothing_that_an_agent_said_is_left_in_any_table(database_url: str, tmp_
         leave_traces(bob, alice)
         related = alice.announce_intent(f"Deploy {SECRET} too", correlation_id="c-alice").related_intents
         assert {intent.agent for intent in related} == {"bob"}
+        foreseen = alice.erase_agent("bob", dry_run=True)
+        assert alice.erase_agent("bob", dry_run=True) == foreseen
         report = alice.erase_agent("bob")
+        assert report == foreseen
         assert (report.decisions, report.reviews, report.intents) == (1, 1, 2)
         # The searches, the memory of the server and its lists have forgotten it, too.
         assert not [each for each in alice.query_decisions(f"queue {SECRET}").decisions if each.agent == "bob"]
@@ -107,6 +110,7 @@ def test_nothing_that_an_agent_said_is_left_in_any_table(database_url: str, tmp_
 
 
 @pytest.mark.contract(
+    "SqlAgentRecordStore.count_records",
     "SqlAgentRecordStore.find_audit_contents",
     "SqlAgentRecordStore.remove_audit_contents",
     "SqlAgentRecordStore.erase_reviews",
@@ -128,6 +132,8 @@ def test_the_records_of_others_stay_in_every_table(database: Database, writer: G
     store = SqlAgentRecordStore(database)
     for number in (1, 3):
         agent = example_row(tables["intents"], number)["agent"]
+        counted = store.count_records(agent)
+        assert (counted.tasks, counted.callbacks, counted.audit_entries) == (1, 2, 1)
         rows = store.find_audit_contents(agent, 0, 10)
         assert writer.run(partial(store.remove_audit_contents, rows=rows)) == 1
         taken = [
@@ -247,7 +253,12 @@ def test_the_command_says_how_much_there_is_before_it_erases_a_subject(
         alice.liaison.open_session(user_id="u-17", chat_session_id="s-1")
         options = ("--agent", f"grpc://{app.target}", "--token", TOKENS["alice"])
         assert run_command("erase", *options).exit_code == 2
-        assert run_command("erase", "bob", "--dry-run", *options).exit_code == 2
+        alice.record_decision("Use a queue")
+        counted = run_command("erase", "alice", "--dry-run", *options)
+        assert counted.stdout.startswith("Kept: 1 decision, ")
+        asked = run_command("erase", "alice", *options, input="n\n")
+        assert "Erase everything of alice (1 decision, " in asked.stderr
+        assert list(alice.list_decisions())
         counted = run_command("erase", "--subject", "u-17", "--dry-run", *options)
         assert counted.stdout.startswith("Kept: 1 session, 0 messages, ")
         refused = run_command("erase", "--subject", "u-17", *options, input="n\n")

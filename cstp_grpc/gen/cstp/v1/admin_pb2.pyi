@@ -189,6 +189,7 @@ class ListTokensRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     WITH_ENDED_FIELD_NUMBER: _builtins.int
+    ID_PREFIX_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
@@ -197,6 +198,8 @@ class ListTokensRequest(_message.Message):
     """Of exactly this agent."""
     with_ended: _builtins.bool
     """True lists those too that were revoked or have expired."""
+    id_prefix: _builtins.str
+    """Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters."""
     def __init__(
         self,
         *,
@@ -204,14 +207,20 @@ class ListTokensRequest(_message.Message):
         page_token: _builtins.str = ...,
         agent: _builtins.str | None = ...,
         with_ended: _builtins.bool = ...,
+        id_prefix: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "agent", b"agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_id_prefix", b"_id_prefix", "agent", b"agent", "id_prefix", b"id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "agent", b"agent", "page_size", b"page_size", "page_token", b"page_token", "with_ended", b"with_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_id_prefix", b"_id_prefix", "agent", b"agent", "id_prefix", b"id_prefix", "page_size", b"page_size", "page_token", b"page_token", "with_ended", b"with_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
+    _WhichOneofReturnType__id_prefix: _TypeAlias = _typing.Literal["id_prefix"]  # noqa: Y015
+    _WhichOneofArgType__id_prefix: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__id_prefix) -> _WhichOneofReturnType__id_prefix | None: ...
 
 Global___ListTokensRequest: _TypeAlias = ListTokensRequest  # noqa: Y015
 

@@ -361,6 +361,7 @@ class ListApprovalsRequest(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    ID_PREFIX_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
@@ -369,6 +370,8 @@ class ListApprovalsRequest(_message.Message):
     """Of exactly this agent."""
     digest: _builtins.str
     """About exactly this action."""
+    id_prefix: _builtins.str
+    """Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters."""
     @_builtins.property
     def status(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.ApprovalStatus.ValueType]:
         """In any of these states."""
@@ -381,19 +384,24 @@ class ListApprovalsRequest(_message.Message):
         status: _abc.Iterable[_types_pb2.ApprovalStatus.ValueType] | None = ...,
         agent: _builtins.str | None = ...,
         digest: _builtins.str | None = ...,
+        id_prefix: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_digest", b"_digest", "agent", b"agent", "digest", b"digest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_digest", b"_digest", "_id_prefix", b"_id_prefix", "agent", b"agent", "digest", b"digest", "id_prefix", b"id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_digest", b"_digest", "agent", b"agent", "digest", b"digest", "page_size", b"page_size", "page_token", b"page_token", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_digest", b"_digest", "_id_prefix", b"_id_prefix", "agent", b"agent", "digest", b"digest", "id_prefix", b"id_prefix", "page_size", b"page_size", "page_token", b"page_token", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
     _WhichOneofReturnType__digest: _TypeAlias = _typing.Literal["digest"]  # noqa: Y015
     _WhichOneofArgType__digest: _TypeAlias = _typing.Literal["_digest", b"_digest"]  # noqa: Y015
+    _WhichOneofReturnType__id_prefix: _TypeAlias = _typing.Literal["id_prefix"]  # noqa: Y015
+    _WhichOneofArgType__id_prefix: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__digest) -> _WhichOneofReturnType__digest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__id_prefix) -> _WhichOneofReturnType__id_prefix | None: ...
 
 Global___ListApprovalsRequest: _TypeAlias = ListApprovalsRequest  # noqa: Y015
 

@@ -637,6 +637,7 @@ class ListDecisionsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
     REVIEW_DUE_FIELD_NUMBER: _builtins.int
+    ID_PREFIX_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
@@ -645,6 +646,8 @@ class ListDecisionsRequest(_message.Message):
     """Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed them since, and they
     are not superseded.
     """
+    id_prefix: _builtins.str
+    """Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters."""
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet."""
@@ -656,12 +659,15 @@ class ListDecisionsRequest(_message.Message):
         page_token: _builtins.str = ...,
         filters: _types_pb2.DecisionFilters | None = ...,
         review_due: _builtins.bool = ...,
+        id_prefix: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix", "filters", b"filters", "id_prefix", b"id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters", "page_size", b"page_size", "page_token", b"page_token", "review_due", b"review_due"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix", "filters", b"filters", "id_prefix", b"id_prefix", "page_size", b"page_size", "page_token", b"page_token", "review_due", b"review_due"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__id_prefix: _TypeAlias = _typing.Literal["id_prefix"]  # noqa: Y015
+    _WhichOneofArgType__id_prefix: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__id_prefix) -> _WhichOneofReturnType__id_prefix | None: ...
 
 Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
 

@@ -316,7 +316,9 @@ type ListTokensRequest struct {
 	// Of exactly this agent.
 	Agent *string `protobuf:"bytes,3,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
 	// True lists those too that were revoked or have expired.
-	WithEnded     bool `protobuf:"varint,4,opt,name=with_ended,json=withEnded,proto3" json:"with_ended,omitempty"`
+	WithEnded bool `protobuf:"varint,4,opt,name=with_ended,json=withEnded,proto3" json:"with_ended,omitempty"`
+	// Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
+	IdPrefix      *string `protobuf:"bytes,5,opt,name=id_prefix,json=idPrefix,proto3,oneof" json:"id_prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +379,13 @@ func (x *ListTokensRequest) GetWithEnded() bool {
 		return x.WithEnded
 	}
 	return false
+}
+
+func (x *ListTokensRequest) GetIdPrefix() string {
+	if x != nil && x.IdPrefix != nil {
+		return *x.IdPrefix
+	}
+	return ""
 }
 
 // A page of tokens.
@@ -695,15 +704,18 @@ const file_cstp_v1_admin_proto_rawDesc = "" +
 	"\x05_note\"X\n" +
 	"\x13CreateTokenResponse\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x13.cstp.v1.AgentTokenR\x05token\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\tR\x06secret\"\x93\x01\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"\xc3\x01\n" +
 	"\x11ListTokensRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n" +
 	"\x05agent\x18\x03 \x01(\tH\x00R\x05agent\x88\x01\x01\x12\x1d\n" +
 	"\n" +
-	"with_ended\x18\x04 \x01(\bR\twithEndedB\b\n" +
-	"\x06_agent\"i\n" +
+	"with_ended\x18\x04 \x01(\bR\twithEnded\x12 \n" +
+	"\tid_prefix\x18\x05 \x01(\tH\x01R\bidPrefix\x88\x01\x01B\b\n" +
+	"\x06_agentB\f\n" +
+	"\n" +
+	"_id_prefix\"i\n" +
 	"\x12ListTokensResponse\x12+\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.cstp.v1.AgentTokenR\x06tokens\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb7\x01\n" +

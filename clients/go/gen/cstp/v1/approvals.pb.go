@@ -585,7 +585,9 @@ type ListApprovalsRequest struct {
 	// Of exactly this agent.
 	Agent *string `protobuf:"bytes,4,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
 	// About exactly this action.
-	Digest        *string `protobuf:"bytes,5,opt,name=digest,proto3,oneof" json:"digest,omitempty"`
+	Digest *string `protobuf:"bytes,5,opt,name=digest,proto3,oneof" json:"digest,omitempty"`
+	// Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
+	IdPrefix      *string `protobuf:"bytes,6,opt,name=id_prefix,json=idPrefix,proto3,oneof" json:"id_prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +653,13 @@ func (x *ListApprovalsRequest) GetAgent() string {
 func (x *ListApprovalsRequest) GetDigest() string {
 	if x != nil && x.Digest != nil {
 		return *x.Digest
+	}
+	return ""
+}
+
+func (x *ListApprovalsRequest) GetIdPrefix() string {
+	if x != nil && x.IdPrefix != nil {
+		return *x.IdPrefix
 	}
 	return ""
 }
@@ -1221,16 +1230,19 @@ const file_cstp_v1_approvals_proto_rawDesc = "" +
 	"\x12GetApprovalRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"D\n" +
 	"\x13GetApprovalResponse\x12-\n" +
-	"\bapproval\x18\x01 \x01(\v2\x11.cstp.v1.ApprovalR\bapproval\"\xd0\x01\n" +
+	"\bapproval\x18\x01 \x01(\v2\x11.cstp.v1.ApprovalR\bapproval\"\x80\x02\n" +
 	"\x14ListApprovalsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12/\n" +
 	"\x06status\x18\x03 \x03(\x0e2\x17.cstp.v1.ApprovalStatusR\x06status\x12\x19\n" +
 	"\x05agent\x18\x04 \x01(\tH\x00R\x05agent\x88\x01\x01\x12\x1b\n" +
-	"\x06digest\x18\x05 \x01(\tH\x01R\x06digest\x88\x01\x01B\b\n" +
+	"\x06digest\x18\x05 \x01(\tH\x01R\x06digest\x88\x01\x01\x12 \n" +
+	"\tid_prefix\x18\x06 \x01(\tH\x02R\bidPrefix\x88\x01\x01B\b\n" +
 	"\x06_agentB\t\n" +
-	"\a_digest\"p\n" +
+	"\a_digestB\f\n" +
+	"\n" +
+	"_id_prefix\"p\n" +
 	"\x15ListApprovalsResponse\x12/\n" +
 	"\tapprovals\x18\x01 \x03(\v2\x11.cstp.v1.ApprovalR\tapprovals\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x01\n" +

@@ -1094,7 +1094,9 @@ type ListDecisionsRequest struct {
 	Filters *DecisionFilters `protobuf:"bytes,3,opt,name=filters,proto3" json:"filters,omitempty"`
 	// Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed them since, and they
 	// are not superseded.
-	ReviewDue     bool `protobuf:"varint,4,opt,name=review_due,json=reviewDue,proto3" json:"review_due,omitempty"`
+	ReviewDue bool `protobuf:"varint,4,opt,name=review_due,json=reviewDue,proto3" json:"review_due,omitempty"`
+	// Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
+	IdPrefix      *string `protobuf:"bytes,5,opt,name=id_prefix,json=idPrefix,proto3,oneof" json:"id_prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1155,6 +1157,13 @@ func (x *ListDecisionsRequest) GetReviewDue() bool {
 		return x.ReviewDue
 	}
 	return false
+}
+
+func (x *ListDecisionsRequest) GetIdPrefix() string {
+	if x != nil && x.IdPrefix != nil {
+		return *x.IdPrefix
+	}
+	return ""
 }
 
 // A page of decisions.
@@ -3078,14 +3087,17 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x12GetDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"D\n" +
 	"\x13GetDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xa5\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xd5\x01\n" +
 	"\x14ListDecisionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x122\n" +
 	"\afilters\x18\x03 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x1d\n" +
 	"\n" +
-	"review_due\x18\x04 \x01(\bR\treviewDue\"p\n" +
+	"review_due\x18\x04 \x01(\bR\treviewDue\x12 \n" +
+	"\tid_prefix\x18\x05 \x01(\tH\x00R\bidPrefix\x88\x01\x01B\f\n" +
+	"\n" +
+	"_id_prefix\"p\n" +
 	"\x15ListDecisionsResponse\x12/\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x11.cstp.v1.DecisionR\tdecisions\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xab\x01\n" +
@@ -3427,6 +3439,7 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[3].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[6].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[11].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[13].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
