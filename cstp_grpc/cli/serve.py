@@ -111,6 +111,9 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
             # Bridges and workers drain one after the other.
             drains = 2 if count_workers(settings.serve) > 1 else 1
             exit_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
+    if settings.logging.format == "json":
+        logger.info("stopped")
+        return
     # The server stopped in order; a terminal that is gone, so that this cannot be printed, is no failure.
     with suppress(click.ClickException):
         out.line("Stopped.")
@@ -139,6 +142,11 @@ class StartupMessages:
     def print_ready(self, stack: ServerStack) -> None:
         """Print the addresses and, for a developer, example commands."""
         imported = self._describe(stack) if self.dev else 0
+        if self.settings.logging.format == "json":
+            logger.info(
+                "ready: gRPC %s, bridge %s, data %s", stack.server.url, stack.bridge_url, self.settings.data_dir
+            )
+            return
         self.out.line(Text("CSTP is ready.", style="bold"))
         self.out.line(f"  gRPC      {stack.server.url if self.settings.grpc.tls else stack.server.target}")
         if bridge := stack.bridge_address:

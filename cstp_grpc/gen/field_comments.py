@@ -664,7 +664,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.GetServerStatusResponse.search': 'The search of decisions.',
     'cstp.v1.GetServerStatusResponse.started_at': 'When the process that answers started.',
     'cstp.v1.GetServerStatusResponse.version': 'Version of the server.',
-    'cstp.v1.GetServerStatusResponse.warnings': 'What an operator should look at; empty if all is well. At most 100.',
+    'cstp.v1.GetServerStatusResponse.warnings': 'Warnings for operators, the most urgent first; at most 100.',
     'cstp.v1.GetSessionContextRequest': 'The topic of the session.',
     'cstp.v1.GetSessionContextRequest.max_tokens': 'Maximum size of the Markdown in tokens, 200 to 100000. A token is estimated as four characters. [default: 2000]',
     'cstp.v1.GetSessionContextRequest.paths': "The files and folders that it is about, relative to the project's root; at most 100. When empty and a project is named, its root.",

@@ -52,7 +52,7 @@ def write_call_log(
     settings: LoggingSettings, process: str | None = None, stream: TextIO | None = None
 ) -> QueueListener:
     """Write the call log to standard error or another stream until the result is stopped; stopping writes the rest."""
-    write = to_json_line if settings.calls == "json" else to_logfmt
+    write = to_json_line if settings.writes_calls_as_json else to_logfmt
     output = logging.StreamHandler(stream or sys.stderr)
     output.setFormatter(CallFormatter(write, process))
     waiting: Queue[Any] = Queue(MAX_WAITING)

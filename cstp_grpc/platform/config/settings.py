@@ -375,6 +375,9 @@ class LoggingSettings(SettingsSection):
 
     level: LogLevel = "info"
     """The minimum level that is written."""
+    format: Literal["text", "json"] = "text"
+    """The format of all lines that servers and bridges write while they serve. With `json`, each line is an object with
+    `time`, `level`, `logger` and `message`."""
     levels: dict[LoggerName, LogLevel] = {}
     """The minimum level of loggers by name, and of the loggers below them: `cstp_grpc.modules.federation: debug`,
     `bridge: warning`."""
@@ -383,6 +386,16 @@ class LoggingSettings(SettingsSection):
     duration, verdict and number of results, and no content of the call."""
     slow_call_seconds: float | None = Field(default=None, gt=0)
     """The duration from which a call is logged as a warning, in the same format, even if `calls` is `off`."""
+
+    @model_validator(mode="after")
+    def check_format(self) -> LoggingSettings:
+        if self.format == "json" and self.calls == "logfmt":
+            raise ValueError("calls: must be off or json, because format is json")
+        return self
+
+    @property
+    def writes_calls_as_json(self) -> bool:
+        return "json" in (self.format, self.calls)
 
 
 class Settings(BaseModel):

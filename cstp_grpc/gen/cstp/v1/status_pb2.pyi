@@ -426,7 +426,7 @@ class GetServerStatusResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatusWarning]:
-        """What an operator should look at; empty if all is well. At most 100."""
+        """Warnings for operators, the most urgent first; at most 100."""
 
     def __init__(
         self,

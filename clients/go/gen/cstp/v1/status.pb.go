@@ -703,7 +703,7 @@ type GetServerStatusResponse struct {
 	Queues []*QueueStatus `protobuf:"bytes,9,rep,name=queues,proto3" json:"queues,omitempty"`
 	// The processes, and the calls in the one that answers.
 	Processes *ProcessStatus `protobuf:"bytes,10,opt,name=processes,proto3" json:"processes,omitempty"`
-	// What an operator should look at; empty if all is well. At most 100.
+	// Warnings for operators, the most urgent first; at most 100.
 	Warnings      []*StatusWarning `protobuf:"bytes,11,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
