@@ -560,7 +560,7 @@ class AsyncCstp:
                 push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
                 decision_linked, decision_deleted, approval_requested, approval_granted, approval_denied,
                 approval_revoked, approval_used, approval_expired, token_created, token_rotated, token_revoked,
-                agent_erased, content_removed, entries_removed, subject_erased.
+                agent_erased, content_removed, entries_removed, subject_erased, notification_sent, verification_failed.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.

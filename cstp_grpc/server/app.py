@@ -57,6 +57,7 @@ from cstp_grpc.server.wiring.status import build_status_module
 if TYPE_CHECKING:
     from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
     from cstp_grpc.modules.federation.peer import Peer
+    from cstp_grpc.modules.notifications.model import WebhookRule
     from cstp_grpc.modules.webhooks.delivery import UrlAllowList
     from cstp_grpc.server.wiring.liaison import LiaisonInputs
 
@@ -199,6 +200,8 @@ class ServerInputs:
     """None if there are no callbacks; likewise the next two, if their module is left out."""
     push_urls: UrlAllowList | None
     liaison: LiaisonInputs | None
+    webhooks: Sequence[WebhookRule]
+    """The webhooks that are notified; empty leaves them out."""
 
 
 def read_inputs(
@@ -236,7 +239,14 @@ def read_inputs(
         from cstp_grpc.server.wiring.tasks import read_push_urls
 
         push_urls = read_push_urls(settings)
-    return ServerInputs(refusals, credentials, policy, certificate, rules, peers, callback_urls, push_urls, liaison)
+    webhooks: Sequence[WebhookRule] = ()
+    if settings.notifications.webhooks:
+        from cstp_grpc.server.wiring.notifications import read_webhook_rules
+
+        webhooks = read_webhook_rules(settings)
+    return ServerInputs(
+        refusals, credentials, policy, certificate, rules, peers, callback_urls, push_urls, liaison, webhooks
+    )
 
 
 def open_shared_parts(
@@ -292,6 +302,13 @@ def build_modules(
     audit, sink = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
     shared = replace(shared, sink=telemetry.observe_audit(sink))
     modules = [audit]
+    if inputs.webhooks:
+        from cstp_grpc.server.wiring.notifications import build_notifications_module
+
+        # Before the other modules, whose entries cause notices.
+        notifications, sink = build_notifications_module(shared, inputs.webhooks, is_permitted_ip)
+        shared = replace(shared, sink=sink)
+        modules.append(notifications)
     outbox = code = gate = None
     if inputs.callback_urls is not None:
         from cstp_grpc.server.wiring.callbacks import build_callbacks_module

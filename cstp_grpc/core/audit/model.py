@@ -62,6 +62,8 @@ class AuditEvent(StrEnum):
     TOKEN_REVOKED = "token_revoked"  # noqa: S105 - the name of an event
     AGENT_ERASED = "agent_erased"
     SUBJECT_ERASED = "subject_erased"
+    NOTIFICATION_SENT = "notification_sent"
+    VERIFICATION_FAILED = "verification_failed"
 
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)

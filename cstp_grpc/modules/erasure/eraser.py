@@ -69,7 +69,7 @@ class AgentRecordStore(Protocol):
         """Remove tasks with their push configurations and notifications."""
 
     def erase_callbacks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove citations and notifications of callbacks."""
+        """Remove citations, notifications of callbacks, and notices about the agent for webhooks."""
 
     def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
         """Remove the name of an agent from the rows that remain of its deleted decisions."""

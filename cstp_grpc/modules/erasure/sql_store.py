@@ -32,6 +32,7 @@ approvals = table(
 )
 tasks = table("tasks", column("agent"), column("id"))
 callbacks = table("callbacks", column("agent"), column("id"))
+notices = table("notices", column("agent"), column("id"))
 chat_sessions = table(
     "chat_sessions", column("tenant"), column("id"), column("user_id"), column("created_at", UtcDateTime)
 )
@@ -97,13 +98,14 @@ class SqlAgentRecordStore:
             "tasks": (tasks, tasks.c.agent == agent),
             "callbacks": (callbacks, callbacks.c.agent == agent),
             "citations": (citations, citations.c.agent == agent),
+            "notices": (notices, notices.c.agent == agent),
             "audit_entries": (audit_entries, and_(HAS_CONTENT, is_about_agent(agent))),
         }
         queries = [select(func.count()).select_from(source).where(met) for source, met in counted.values()]
         with self._database.read_snapshot() as unit_of_work:
             row = unit_of_work.execute(select(*(query.scalar_subquery() for query in queries))).one()
         found = dict(zip(counted, row, strict=True))
-        found["callbacks"] += found.pop("citations")
+        found["callbacks"] += found.pop("citations") + found.pop("notices")
         return ErasureReport(**found)
 
     def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
@@ -189,9 +191,11 @@ class SqlAgentRecordStore:
         return unit_of_work.execute(delete(tasks).where(tasks.c.agent == agent, tasks.c.id.in_(chosen))).rowcount
 
     def erase_callbacks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove citations and notifications of callbacks."""
-        chosen = select(callbacks.c.id).where(callbacks.c.agent == agent).limit(limit)
-        taken = unit_of_work.execute(delete(callbacks).where(callbacks.c.id.in_(chosen))).rowcount
+        """Remove citations, notifications of callbacks, and notices about the agent for webhooks."""
+        taken = 0
+        for queue in (callbacks, notices):
+            chosen = select(queue.c.id).where(queue.c.agent == agent).limit(limit - taken)
+            taken += unit_of_work.execute(delete(queue).where(queue.c.id.in_(chosen))).rowcount
         cited = select(citations.c.correlation_id).where(citations.c.agent == agent).limit(limit - taken)
         same = (citations.c.agent == agent, citations.c.correlation_id.in_(cited))
         return min(limit, taken + unit_of_work.execute(delete(citations).where(*same)).rowcount)

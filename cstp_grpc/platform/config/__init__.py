@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.loading import describe_validation_error as describe_validation_error
     from cstp_grpc.platform.config.loading import load_settings as load_settings
     from cstp_grpc.platform.config.loading import validate_text as validate_text
+    from cstp_grpc.platform.config.notifications import NotificationSettings as NotificationSettings
     from cstp_grpc.platform.config.other_agents import PILLARS as PILLARS
     from cstp_grpc.platform.config.other_agents import CallbackSettings as CallbackSettings
     from cstp_grpc.platform.config.other_agents import FederationSettings as FederationSettings
@@ -67,6 +68,7 @@ else:
         "listeners": "A2aSettings AuthSettings GrpcSettings MetricsSettings OtlpSettings PushSettings RateLimitSettings"
         " ServeSettings ServerSettings SharedRateLimitSettings TlsSettings TokenSettings count_bridges count_workers",
         "loading": "build_settings deep_merge describe_validation_error load_settings validate_text",
+        "notifications": "NotificationSettings",
         "other_agents": "CallbackSettings FederationSettings LiaisonSettings PILLARS PeerSettings PillarSettings"
         " QuorumSettings RetentionSettings ShareSettings",
         "process_log": "log_events_to_stderr",

@@ -23,6 +23,7 @@ from cstp_grpc.platform.config.listeners import (
     ServerSettings,
     ServeSettings,
 )
+from cstp_grpc.platform.config.notifications import NotificationSettings
 from cstp_grpc.platform.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.platform.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.platform.config.yaml_file import DEFAULT_DATA_DIR
@@ -439,6 +440,8 @@ class Settings(BaseModel):
     """Chat sessions and their routing to liaison agents."""
     federation: FederationSettings = FederationSettings()
     """Peers: other agents whose verdicts count."""
+    notifications: NotificationSettings = NotificationSettings()
+    """Webhooks that are notified of approvals, blocked actions and failed verifications."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
     metrics: MetricsSettings = MetricsSettings()

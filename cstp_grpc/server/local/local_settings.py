@@ -16,6 +16,7 @@ from cstp_grpc.platform.config import (
     FederationSettings,
     IndexSettings,
     LiaisonSettings,
+    NotificationSettings,
     RateLimitSettings,
     Settings,
     command_environment,
@@ -54,6 +55,8 @@ def reduce_to_local(settings: Settings) -> Settings:
                 update={"enabled": settings.intent_layer.enabled and bool(settings.intent_layer.projects)}
             ),
             "liaison": LiaisonSettings(enabled=False),
+            # Nothing runs after the call that could deliver a notice.
+            "notifications": NotificationSettings(),
             "rate_limits": RateLimitSettings(enabled=False),
         }
     )

@@ -185,6 +185,7 @@ def enabled_modules(settings: Settings) -> list[str]:
         "intent_layer": settings.intent_layer.enabled,
         "liaison": settings.liaison.enabled,
         "managed_tokens": settings.auth.has_managed_tokens,
+        "notifications": bool(settings.notifications.webhooks),
     }
     return [name for name, is_enabled in enabled.items() if is_enabled]
 

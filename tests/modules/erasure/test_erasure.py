@@ -28,7 +28,7 @@ ERASED = {
     *("decisions", "review_deadlines", "decision_reviews", "former_contents", "deleted_decisions", "decision_tags"),
     *("decision_links", "suspended_links", "decision_vectors", "decision_terms", "prepared_vectors"),
     *("intents", "shared_intents", "approvals", "tasks", "push_configs", "task_notifications"),
-    *("callbacks", "citations", "audit_entries"),
+    *("callbacks", "citations", "notices", "audit_entries"),
 }
 """The tables from which an erasure removes what is an agent's."""
 KEPT = {
@@ -133,7 +133,7 @@ def test_the_records_of_others_stay_in_every_table(database: Database, writer: G
     for number in (1, 3):
         agent = example_row(tables["intents"], number)["agent"]
         counted = store.count_records(agent)
-        assert (counted.tasks, counted.callbacks, counted.audit_entries) == (1, 2, 1)
+        assert (counted.tasks, counted.callbacks, counted.audit_entries) == (1, 3, 1)
         rows = store.find_audit_contents(agent, 0, 10)
         assert writer.run(partial(store.remove_audit_contents, rows=rows)) == 1
         taken = [
@@ -147,13 +147,13 @@ def test_the_records_of_others_stay_in_every_table(database: Database, writer: G
                 store.forget_owner,
             )
         ]
-        assert taken == [1, 1, 1, 1, 2, 1]
+        assert taken == [1, 1, 1, 1, 3, 1]
         assert not store.find_audit_contents(agent, 0, 10)
     named = {"intents", "shared_intents", "approvals", "tasks", "push_configs", "task_notifications", "callbacks"}
     with database.engine.connect() as connection:
         for name in ERASED:
             stored = connection.execute(select(tables[name])).mappings().all()
-            if name in named | {"citations"}:
+            if name in named | {"citations", "notices"}:
                 # The last intent and the last request keep their numbers, and nothing else.
                 owners = {row["agent"] for row in stored}
                 assert owners - {"(erased)"} == {example_row(tables["intents"], 2)["agent"]}, name

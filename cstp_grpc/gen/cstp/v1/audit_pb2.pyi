@@ -122,6 +122,12 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """Entries of the trail were removed because they were as old as the server keeps them: how many."""
     AUDIT_EVENT_SUBJECT_ERASED: _AuditEvent.ValueType  # 40
     """The data about a subject were erased. The entry does not name the subject, so that the trail does not store it."""
+    AUDIT_EVENT_NOTIFICATION_SENT: _AuditEvent.ValueType  # 42
+    """A notice was delivered to a webhook of the configuration, or given up with an `error`; the action has its event and
+    the webhook.
+    """
+    AUDIT_EVENT_VERIFICATION_FAILED: _AuditEvent.ValueType  # 43
+    """A verification of the audit trail had findings: `count` of them; the action is the first one."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """The event that an entry records."""
@@ -217,6 +223,12 @@ AUDIT_EVENT_ENTRIES_REMOVED: AuditEvent.ValueType  # 39
 """Entries of the trail were removed because they were as old as the server keeps them: how many."""
 AUDIT_EVENT_SUBJECT_ERASED: AuditEvent.ValueType  # 40
 """The data about a subject were erased. The entry does not name the subject, so that the trail does not store it."""
+AUDIT_EVENT_NOTIFICATION_SENT: AuditEvent.ValueType  # 42
+"""A notice was delivered to a webhook of the configuration, or given up with an `error`; the action has its event and
+the webhook.
+"""
+AUDIT_EVENT_VERIFICATION_FAILED: AuditEvent.ValueType  # 43
+"""A verification of the audit trail had findings: `count` of them; the action is the first one."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final

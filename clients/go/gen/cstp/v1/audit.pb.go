@@ -116,6 +116,11 @@ const (
 	AuditEvent_AUDIT_EVENT_ENTRIES_REMOVED AuditEvent = 39
 	// The data about a subject were erased. The entry does not name the subject, so that the trail does not store it.
 	AuditEvent_AUDIT_EVENT_SUBJECT_ERASED AuditEvent = 40
+	// A notice was delivered to a webhook of the configuration, or given up with an `error`; the action has its event and
+	// the webhook.
+	AuditEvent_AUDIT_EVENT_NOTIFICATION_SENT AuditEvent = 42
+	// A verification of the audit trail had findings: `count` of them; the action is the first one.
+	AuditEvent_AUDIT_EVENT_VERIFICATION_FAILED AuditEvent = 43
 )
 
 // Enum value maps for AuditEvent.
@@ -162,6 +167,8 @@ var (
 		38: "AUDIT_EVENT_CONTENT_REMOVED",
 		39: "AUDIT_EVENT_ENTRIES_REMOVED",
 		40: "AUDIT_EVENT_SUBJECT_ERASED",
+		42: "AUDIT_EVENT_NOTIFICATION_SENT",
+		43: "AUDIT_EVENT_VERIFICATION_FAILED",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -205,6 +212,8 @@ var (
 		"AUDIT_EVENT_CONTENT_REMOVED":         38,
 		"AUDIT_EVENT_ENTRIES_REMOVED":         39,
 		"AUDIT_EVENT_SUBJECT_ERASED":          40,
+		"AUDIT_EVENT_NOTIFICATION_SENT":       42,
+		"AUDIT_EVENT_VERIFICATION_FAILED":     43,
 	}
 )
 
@@ -1502,8 +1511,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xda\n" +
-	"\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xa2\v\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1547,7 +1555,9 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x18AUDIT_EVENT_AGENT_ERASED\x10%\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_CONTENT_REMOVED\x10&\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_ENTRIES_REMOVED\x10'\x12\x1e\n" +
-	"\x1aAUDIT_EVENT_SUBJECT_ERASED\x10(2\xb7\x03\n" +
+	"\x1aAUDIT_EVENT_SUBJECT_ERASED\x10(\x12!\n" +
+	"\x1dAUDIT_EVENT_NOTIFICATION_SENT\x10*\x12#\n" +
+	"\x1fAUDIT_EVENT_VERIFICATION_FAILED\x10+2\xb7\x03\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x95\x01\n" +
 	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
