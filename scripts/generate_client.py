@@ -188,6 +188,9 @@ class Reader:
         for position in POSITIONS:
             if position in response.fields_by_name:
                 return (self._class(response),), (*begin, quote_text(""), quote_text(position))
+        if len(response.fields) > 1:
+            # Parts of different kinds.
+            return (self._class(response),), (*begin, quote_text(""), quote_text(""))
         arguments = (*begin, quote_text(first.name))
         if "sequence" in first.message_type.fields_by_name:
             return (self._element(first),), (*arguments, quote_text("sequence"), listing)

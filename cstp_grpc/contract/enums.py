@@ -78,6 +78,7 @@ class Severity(StrEnum):
     BLOCK = "block"
     WARN = "warn"
     APPROVE = "approve"
+    OVERSEE = "oversee"
 
 
 class Enforcement(StrEnum):

@@ -326,6 +326,11 @@ def list_audit_entries(
     before: datetime | None = None,
     error: str | None = None,
     approval_id: str | None = None,
+    words: Sequence[str] = (),
+    category: str | None = None,
+    stakes: Sequence[str] = (),
+    project: str | None = None,
+    with_total: bool = False,
 ) -> PagedCall[audit_pb2.AuditEntry]:
     """Describe listAuditEntries of cstp.v1.AuditService."""
     return PagedCall(
@@ -343,6 +348,11 @@ def list_audit_entries(
             "before": before,
             "error": error,
             "approval_id": approval_id,
+            "words": words,
+            "category": category,
+            "stakes": stakes,
+            "project": project,
+            "with_total": with_total,
         },
         "entries",
     )
@@ -400,11 +410,96 @@ def list_intents(
     )
 
 
+def summarize_audit(
+    *,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    conditions: audit_pb2.AuditConditions | Fields | None = None,
+    bucket: str | None = None,
+    group_by: Sequence[str] = (),
+    max_groups: int = 0,
+) -> UnaryCall[audit_pb2.SummarizeAuditResponse]:
+    """Describe summarizeAudit of cstp.v1.AuditService."""
+    return UnaryCall(
+        "cstp.summarizeAudit",
+        {
+            "after": after,
+            "before": before,
+            "conditions": conditions,
+            "bucket": bucket,
+            "group_by": group_by,
+            "max_groups": max_groups,
+        },
+    )
+
+
+def watch_audit(
+    *,
+    conditions: audit_pb2.AuditConditions | Fields | None = None,
+    after: str | None = None,
+) -> WatchCall[audit_pb2.WatchAuditResponse]:
+    """Describe watchAudit of cstp.v1.AuditService."""
+    return WatchCall("cstp.watchAudit", {"conditions": conditions, "after": after}, "", "resume_token")
+
+
+def verify_audit(
+    *,
+    public_keys: Sequence[str] = (),
+    checkpoints: Sequence[audit_pb2.AuditCheckpoint | Fields] = (),
+) -> WatchCall[audit_pb2.VerifyAuditResponse]:
+    """Describe verifyAudit of cstp.v1.AuditService."""
+    return WatchCall("cstp.verifyAudit", {"public_keys": public_keys, "checkpoints": checkpoints}, "", "")
+
+
+def export_audit(
+    *,
+    format: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> WatchCall[audit_pb2.ExportAuditResponse]:
+    """Describe exportAudit of cstp.v1.AuditService."""
+    return WatchCall("cstp.exportAudit", {"format": format, "after": after, "before": before}, "", "")
+
+
+def get_evidence(
+    *,
+    decision_id: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    public_keys: Sequence[str] = (),
+    checkpoints: Sequence[audit_pb2.AuditCheckpoint | Fields] = (),
+) -> WatchCall[audit_pb2.GetEvidenceResponse]:
+    """Describe getEvidence of cstp.v1.AuditService."""
+    return WatchCall(
+        "cstp.getEvidence",
+        {
+            "decision_id": decision_id,
+            "after": after,
+            "before": before,
+            "public_keys": public_keys,
+            "checkpoints": checkpoints,
+        },
+        "",
+        "",
+    )
+
+
+def list_checkpoints(*, page_size: int = 0) -> PagedCall[audit_pb2.AuditCheckpoint]:
+    """Describe listCheckpoints of cstp.v1.AuditService."""
+    return PagedCall("cstp.listCheckpoints", {"page_size": page_size}, "checkpoints")
+
+
+def get_public_key() -> UnaryCall[audit_pb2.GetPublicKeyResponse]:
+    """Describe getPublicKey of cstp.v1.AuditService."""
+    return UnaryCall("cstp.getPublicKey", {})
+
+
 def get_calibration(
     *,
     filters: types_pb2.DecisionFilters | Fields | None = None,
     all_agents: bool = False,
     group_by: Sequence[str] = (),
+    oversee: bool = False,
 ) -> UnaryCall[calibration_pb2.GetCalibrationResponse]:
     """Describe getCalibration of cstp.v1.CalibrationService."""
     return UnaryCall(
@@ -413,6 +508,7 @@ def get_calibration(
             "filters": filters,
             "all_agents": all_agents,
             "group_by": group_by,
+            "oversee": oversee,
         },
     )
 
@@ -422,6 +518,7 @@ def get_patterns(
     filters: types_pb2.DecisionFilters | Fields | None = None,
     all_agents: bool = False,
     limit: int = 0,
+    oversee: bool = False,
 ) -> UnaryCall[calibration_pb2.GetPatternsResponse]:
     """Describe getPatterns of cstp.v1.CalibrationService."""
     return UnaryCall(
@@ -430,6 +527,7 @@ def get_patterns(
             "filters": filters,
             "all_agents": all_agents,
             "limit": limit,
+            "oversee": oversee,
         },
     )
 
@@ -542,6 +640,52 @@ def batch_check_guardrails(
     )
 
 
+def try_rulebook(
+    name: str,
+    text: str,
+    *,
+    actions: Sequence[cstp_pb2.Action | Fields] = (),
+    acting_agent: str | None = None,
+    permissions: Sequence[str] = (),
+    at: datetime | None = None,
+) -> UnaryCall[guardrails_pb2.TryRulebookResponse]:
+    """Describe tryRulebook of cstp.v1.GuardrailService."""
+    return UnaryCall(
+        "cstp.tryRulebook",
+        {
+            "rulebooks": {"name": name, "text": text},
+            "actions": actions,
+            "acting_agent": acting_agent,
+            "permissions": permissions,
+            "at": at,
+        },
+    )
+
+
+def replay_rulebook(
+    name: str,
+    text: str,
+    *,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    requesting_agent: str | None = None,
+    examples: int | None = None,
+) -> WatchCall[guardrails_pb2.ReplayRulebookResponse]:
+    """Describe replayRulebook of cstp.v1.GuardrailService."""
+    return WatchCall(
+        "cstp.replayRulebook",
+        {
+            "rulebooks": {"name": name, "text": text},
+            "after": after,
+            "before": before,
+            "requesting_agent": requesting_agent,
+            "examples": examples,
+        },
+        "",
+        "",
+    )
+
+
 def record_decision(
     title: str,
     *,
@@ -588,9 +732,9 @@ def record_decision(
     )
 
 
-def get_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
+def get_decision(id: str, *, oversee: bool = False) -> UnaryCall[journal_pb2.Decision]:
     """Describe getDecision of cstp.v1.JournalService."""
-    return UnaryCall("cstp.getDecision", {"id": id}, "decision")
+    return UnaryCall("cstp.getDecision", {"id": id, "oversee": oversee}, "decision")
 
 
 def list_decisions(
@@ -599,6 +743,7 @@ def list_decisions(
     filters: types_pb2.DecisionFilters | Fields | None = None,
     review_due: bool = False,
     id_prefix: str | None = None,
+    oversee: bool = False,
 ) -> PagedCall[journal_pb2.Decision]:
     """Describe listDecisions of cstp.v1.JournalService."""
     return PagedCall(
@@ -608,6 +753,7 @@ def list_decisions(
             "filters": filters,
             "review_due": review_due,
             "id_prefix": id_prefix,
+            "oversee": oversee,
         },
         "decisions",
     )
@@ -695,9 +841,18 @@ def get_decision_graph(
     *,
     depth: int = 0,
     max_nodes: int = 0,
+    oversee: bool = False,
 ) -> UnaryCall[journal_pb2.GetDecisionGraphResponse]:
     """Describe getDecisionGraph of cstp.v1.JournalService."""
-    return UnaryCall("cstp.getDecisionGraph", {"id": id, "depth": depth, "max_nodes": max_nodes})
+    return UnaryCall(
+        "cstp.getDecisionGraph",
+        {
+            "id": id,
+            "depth": depth,
+            "max_nodes": max_nodes,
+            "oversee": oversee,
+        },
+    )
 
 
 def find_duplicate_decisions(

@@ -57,7 +57,7 @@ class Cstp:
             request_id: Chosen by the caller at random, to make a repetition safe: 1 to 128 visible ASCII characters.
             agent: The agent that it identifies; 1 to 200 characters.
             permissions: Permissions of the token; at least one, and only those of the caller. One of query, check,
-                announce, record, review, admin, any, converse, route, erase, approve.
+                announce, record, review, admin, any, converse, route, erase, approve, oversee.
             expires_at: When it expires. [default: after `auth.managed_tokens.default_days`]
             note: Its purpose; 1 to 200 characters.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -545,6 +545,11 @@ class Cstp:
         before: datetime | None = None,
         error: str | None = None,
         approval_id: str | None = None,
+        words: Sequence[str] = (),
+        category: str | None = None,
+        stakes: Sequence[str] = (),
+        project: str | None = None,
+        with_total: bool = False,
         timeout: float | None = None,
     ) -> Iterator[audit_pb2.AuditEntry]:
         """Lists entries of the trail, latest first, page by page.
@@ -560,7 +565,8 @@ class Cstp:
                 push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
                 decision_linked, decision_deleted, approval_requested, approval_granted, approval_denied,
                 approval_revoked, approval_used, approval_expired, token_created, token_rotated, token_revoked,
-                agent_erased, content_removed, entries_removed, subject_erased, notification_sent, verification_failed.
+                agent_erased, content_removed, entries_removed, subject_erased, notification_sent, verification_failed,
+                records_overseen.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
@@ -571,6 +577,12 @@ class Cstp:
             before: At this instant or earlier.
             error: That failed for exactly this reason, an ErrorReason without its prefix.
             approval_id: About exactly this approval.
+            words: Whose action contains each of these words, in upper or lower case (of ASCII).
+            category: Whose evaluated action has exactly this category. Actions that are not stored never match, nor do
+                the next two.
+            stakes: Whose evaluated action has any of these stakes. One of low, medium, high, critical.
+            project: Whose evaluated action names exactly this project.
+            with_total: True counts the matching entries too, which takes longer.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_audit_entries(
@@ -586,6 +598,11 @@ class Cstp:
             before=before,
             error=error,
             approval_id=approval_id,
+            words=words,
+            category=category,
+            stakes=stakes,
+            project=project,
+            with_total=with_total,
         )
         return self._caller.pages(call, timeout=timeout)
 
@@ -640,7 +657,8 @@ class Cstp:
     ) -> Iterator[audit_pb2.IntentRecord]:
         """Lists announced intents, latest first, page by page.
 
-        Yields one after another and fetches pages as they are needed.
+        A caller without the permission `admin` needs `oversee`: it gets them without their contexts, and the audit
+        trail records the call. Yields one after another and fetches pages as they are needed.
 
         Args:
             page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
@@ -665,12 +683,196 @@ class Cstp:
         )
         return self._caller.pages(call, timeout=timeout)
 
+    def summarize_audit(
+        self,
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        conditions: audit_pb2.AuditConditions | Fields | None = None,
+        bucket: str | None = None,
+        group_by: Sequence[str] = (),
+        max_groups: int = 0,
+        timeout: float | None = None,
+    ) -> audit_pb2.SummarizeAuditResponse:
+        """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on.
+
+        A caller without the permission `admin` needs `oversee`, and the audit trail records the call. Errors:
+        INVALID_ARGUMENT for a period of more than 1000 buckets, QUERY_FAILED.
+
+        Args:
+            after: At this instant or later. [default: 7 days before `before`]
+            before: At this instant or earlier. [default: now]
+            conditions: Which entries count.
+            bucket: Adds figures for each hour or day. At most 1000 buckets: 41 days by hour, 2 years by day. One of
+                hour, day.
+            group_by: Adds figures for each group, for each of these; each once. One of event, agent, guardrail,
+                category, project, stakes.
+            max_groups: Maximum number of groups of each kind, at most 100. [default: 20]
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.summarize_audit(
+            after=after,
+            before=before,
+            conditions=conditions,
+            bucket=bucket,
+            group_by=group_by,
+            max_groups=max_groups,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def watch_audit(
+        self,
+        *,
+        conditions: audit_pb2.AuditConditions | Fields | None = None,
+        after: str | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[audit_pb2.WatchAuditResponse, None, None]:
+        """Streams each entry as it is added, until the caller ends the call.
+
+        The first response has only a `resumeToken`: the position at which the watch begins. A watch that is opened with
+        the token of any response continues after it, on any server of this agent. Errors: INVALID_ARGUMENT for a token
+        of another trail, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read
+        for long. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the
+        last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            conditions: Which entries to send.
+            after: Resume token of a response; the watch continues after it. [default: now]
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.watch_audit(conditions=conditions, after=after)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
+    def verify_audit(
+        self,
+        *,
+        public_keys: Sequence[str] = (),
+        checkpoints: Sequence[audit_pb2.AuditCheckpoint | Fields] = (),
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[audit_pb2.VerifyAuditResponse, None, None]:
+        """Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end.
+
+        This server does it, so it convinces those who trust the server; others verify an export or the database.
+        Errors: INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail,
+        QUERY_FAILED. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind
+        the last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            public_keys: PEM texts of the keys that may have signed checkpoints. [default: the key of this server]
+            checkpoints: Checkpoints that were stored elsewhere, as ListCheckpoints has returned them.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.verify_audit(public_keys=public_keys, checkpoints=checkpoints)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
+    def export_audit(
+        self,
+        *,
+        format: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[audit_pb2.ExportAuditResponse, None, None]:
+        """Streams the entries of a period as a document for other programs, in the order in which they were added, with
+        their hashes.
+
+        Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED. Yields each as it comes, over gRPC
+        only. After a passing failure a watch goes on by itself behind the last one that was seen, pausing as the
+        client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            format: Format of the document. [default: jsonl] One of jsonl, csv, cloudevents.
+            after: At this instant or later.
+            before: At this instant or earlier.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.export_audit(format=format, after=after, before=before)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
+    def get_evidence(
+        self,
+        *,
+        decision_id: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        public_keys: Sequence[str] = (),
+        checkpoints: Sequence[audit_pb2.AuditCheckpoint | Fields] = (),
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[audit_pb2.GetEvidenceResponse, None, None]:
+        """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof
+        of each entry up to a signed checkpoint.
+
+        It signs a checkpoint first, so that the latest entries can be proved at once. Errors: INVALID_ARGUMENT for more
+        than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED. Yields each as it comes,
+        over gRPC only. After a passing failure a watch goes on by itself behind the last one that was seen, pausing as
+        the client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            decision_id: Entries about this decision, its causes and its outcome.
+            after: Entries at this instant or later.
+            before: Entries at this instant or earlier.
+            public_keys: PEM texts of the keys that may have signed checkpoints. [default: the key of this server]
+            checkpoints: Checkpoints that were stored elsewhere, as ListCheckpoints has returned them.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.get_evidence(
+            decision_id=decision_id,
+            after=after,
+            before=before,
+            public_keys=public_keys,
+            checkpoints=checkpoints,
+        )
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
+    def list_checkpoints(
+        self,
+        *,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.AuditCheckpoint]:
+        """Lists the signed checkpoints of the trail, latest first, page by page.
+
+        Errors: INVALID_ARGUMENT for a malformed token. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_checkpoints(page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def get_public_key(self, *, timeout: float | None = None) -> audit_pb2.GetPublicKeyResponse:
+        """Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing.
+
+        Args:
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_public_key()
+        return self._caller.make(call, timeout=timeout)
+
     def get_calibration(
         self,
         *,
         filters: types_pb2.DecisionFilters | Fields | None = None,
         all_agents: bool = False,
         group_by: Sequence[str] = (),
+        oversee: bool = False,
         timeout: float | None = None,
     ) -> calibration_pb2.GetCalibrationResponse:
         """Compares the confidences that agents stated with how their decisions turned out.
@@ -684,9 +886,11 @@ class Cstp:
                 must be empty.
             all_agents: True evaluates the decisions of every agent, as far as the caller may read them.
             group_by: Adds figures for each group, for each of these; each once. One of agent, category, stakes, month.
+            oversee: True reads the decisions of every agent, private ones too, without contexts and texts of reasons.
+                It needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.get_calibration(filters=filters, all_agents=all_agents, group_by=group_by)
+        call = calls.get_calibration(filters=filters, all_agents=all_agents, group_by=group_by, oversee=oversee)
         return self._caller.make(call, timeout=timeout)
 
     def get_patterns(
@@ -695,6 +899,7 @@ class Cstp:
         filters: types_pb2.DecisionFilters | Fields | None = None,
         all_agents: bool = False,
         limit: int = 0,
+        oversee: bool = False,
         timeout: float | None = None,
     ) -> calibration_pb2.GetPatternsResponse:
         """Finds what decisions that failed have in common: reasons, tags, categories, stakes and projects that go with
@@ -708,9 +913,11 @@ class Cstp:
                 be empty.
             all_agents: True reads the decisions of every agent, as far as the caller may read them.
             limit: Maximum number of factors and of groups of failures, each at most 100. [default: 20]
+            oversee: True reads the decisions of every agent, private ones too, without contexts and texts of reasons.
+                It needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
+        call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit, oversee=oversee)
         return self._caller.make(call, timeout=timeout)
 
     def erase_agent(
@@ -854,7 +1061,7 @@ class Cstp:
             acting_agent: The agent that acts, for guardrails that apply to some agents only. [default: the caller]
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
                 neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
-                approve.
+                approve, oversee.
             at: The instant at which it acts. [default: now]
             guardrail_ids: Only these guardrails; all when empty.
             page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
@@ -938,6 +1145,86 @@ class Cstp:
         )
         return self._caller.make(call, timeout=timeout)
 
+    def try_rulebook(
+        self,
+        name: str,
+        text: str,
+        *,
+        actions: Sequence[cstp_pb2.Action | Fields] = (),
+        acting_agent: str | None = None,
+        permissions: Sequence[str] = (),
+        at: datetime | None = None,
+        timeout: float | None = None,
+    ) -> guardrails_pb2.TryRulebookResponse:
+        """Evaluates actions by rulebooks that the request contains, and runs the tests in them.
+
+        Nothing is stored, and the rules in force are not used. Invalid rulebooks are no error: the response lists their
+        problems. Facts that need a look at other records, such as the intents of other agents, are not available.
+        Errors: INVALID_ARGUMENT for an action out of bounds, RATE_LIMITED for too many at once.
+
+        Args:
+            name: Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]
+            text: Its content, in YAML.
+            actions: The actions, as for CheckGuardrails.
+            acting_agent: The agent that acts. [default: the caller]
+            permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
+                neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
+                approve, oversee.
+            at: The instant at which it acts. [default: now]
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.try_rulebook(
+            name,
+            text,
+            actions=actions,
+            acting_agent=acting_agent,
+            permissions=permissions,
+            at=at,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def replay_rulebook(
+        self,
+        name: str,
+        text: str,
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        requesting_agent: str | None = None,
+        examples: int | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[guardrails_pb2.ReplayRulebookResponse, None, None]:
+        """Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own
+        instant and for its own agent, and streams the progress, then a summary of the verdicts that would change.
+
+        Nothing is stored. Errors: INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too
+        many at once; QUERY_FAILED. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by
+        itself behind the last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long
+        as it takes.
+
+        Args:
+            name: Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]
+            text: Its content, in YAML.
+            after: Evaluated at this instant or later. [default: 7 days before `before`]
+            before: Evaluated at this instant or earlier. [default: now]
+            requesting_agent: Checked or announced by exactly this agent.
+            examples: Number of examples of each change, at most 100. [default: 3]
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.replay_rulebook(
+            name,
+            text,
+            after=after,
+            before=before,
+            requesting_agent=requesting_agent,
+            examples=examples,
+        )
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
     def record_decision(
         self,
         title: str,
@@ -1003,7 +1290,7 @@ class Cstp:
         )
         return self._caller.make(call, timeout=timeout)
 
-    def get_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
+    def get_decision(self, id: str, *, oversee: bool = False, timeout: float | None = None) -> journal_pb2.Decision:
         """Reads one decision: the caller's own whole, another's shared one without its context and the text of its
         reasons.
 
@@ -1011,9 +1298,11 @@ class Cstp:
 
         Args:
             id: Its identifier.
+            oversee: True reads the decisions of every agent, private ones too, without contexts and texts of reasons.
+                It needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.get_decision(id)
+        call = calls.get_decision(id, oversee=oversee)
         return self._caller.make(call, timeout=timeout)
 
     def list_decisions(
@@ -1023,6 +1312,7 @@ class Cstp:
         filters: types_pb2.DecisionFilters | Fields | None = None,
         review_due: bool = False,
         id_prefix: str | None = None,
+        oversee: bool = False,
         timeout: float | None = None,
     ) -> Iterator[journal_pb2.Decision]:
         """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and
@@ -1036,9 +1326,17 @@ class Cstp:
             review_due: Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed
                 them since, and they are not superseded.
             id_prefix: Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
+            oversee: True reads the decisions of every agent, private ones too, without contexts and texts of reasons.
+                It needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.list_decisions(page_size=page_size, filters=filters, review_due=review_due, id_prefix=id_prefix)
+        call = calls.list_decisions(
+            page_size=page_size,
+            filters=filters,
+            review_due=review_due,
+            id_prefix=id_prefix,
+            oversee=oversee,
+        )
         return self._caller.pages(call, timeout=timeout)
 
     def review_decision(
@@ -1174,6 +1472,7 @@ class Cstp:
         *,
         depth: int = 0,
         max_nodes: int = 0,
+        oversee: bool = False,
         timeout: float | None = None,
     ) -> journal_pb2.GetDecisionGraphResponse:
         """Follows the links from and to a decision, as far as the caller may read the decisions at both ends.
@@ -1184,9 +1483,11 @@ class Cstp:
             id: Its identifier.
             depth: Maximum distance from it in links, at most 10. [default: 2]
             max_nodes: Maximum number of decisions, at most 500. [default: 100]
+            oversee: True reads the decisions of every agent, private ones too, without contexts and texts of reasons.
+                It needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes)
+        call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes, oversee=oversee)
         return self._caller.make(call, timeout=timeout)
 
     def find_duplicate_decisions(

@@ -64,6 +64,7 @@ class AuditEvent(StrEnum):
     SUBJECT_ERASED = "subject_erased"
     NOTIFICATION_SENT = "notification_sent"
     VERIFICATION_FAILED = "verification_failed"
+    RECORDS_OVERSEEN = "records_overseen"
 
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)

@@ -322,7 +322,8 @@ class TokenSettings(SettingsSection):
     token: SecretStr = Field(min_length=8)
     """The token; write `${NAME}` to read it from the environment."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve."""
+    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve,
+    oversee."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
     peer: bool = False

@@ -128,6 +128,10 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """
     AUDIT_EVENT_VERIFICATION_FAILED: _AuditEvent.ValueType  # 43
     """A verification of the audit trail had findings: `count` of them; the action is the first one."""
+    AUDIT_EVENT_RECORDS_OVERSEEN: _AuditEvent.ValueType  # 41
+    """Decisions, intents or statistics of every agent were read with the permission `oversee`; the action is the method,
+    with the decision or the agent that it named.
+    """
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """The event that an entry records."""
@@ -229,7 +233,240 @@ the webhook.
 """
 AUDIT_EVENT_VERIFICATION_FAILED: AuditEvent.ValueType  # 43
 """A verification of the audit trail had findings: `count` of them; the action is the first one."""
+AUDIT_EVENT_RECORDS_OVERSEEN: AuditEvent.ValueType  # 41
+"""Decisions, intents or statistics of every agent were read with the permission `oversee`; the action is the method,
+with the decision or the agent that it named.
+"""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
+
+class _AuditBucketSize:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditBucketSizeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditBucketSize.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_BUCKET_SIZE_UNSPECIFIED: _AuditBucketSize.ValueType  # 0
+    """They are not."""
+    AUDIT_BUCKET_SIZE_HOUR: _AuditBucketSize.ValueType  # 1
+    """By hour."""
+    AUDIT_BUCKET_SIZE_DAY: _AuditBucketSize.ValueType  # 2
+    """By day."""
+
+class AuditBucketSize(_AuditBucketSize, metaclass=_AuditBucketSizeEnumTypeWrapper):
+    """How the entries of a period are divided by time, in UTC."""
+
+AUDIT_BUCKET_SIZE_UNSPECIFIED: AuditBucketSize.ValueType  # 0
+"""They are not."""
+AUDIT_BUCKET_SIZE_HOUR: AuditBucketSize.ValueType  # 1
+"""By hour."""
+AUDIT_BUCKET_SIZE_DAY: AuditBucketSize.ValueType  # 2
+"""By day."""
+Global___AuditBucketSize: _TypeAlias = AuditBucketSize  # noqa: Y015
+
+class _AuditGrouping:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditGroupingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditGrouping.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_GROUPING_UNSPECIFIED: _AuditGrouping.ValueType  # 0
+    """Never sent."""
+    AUDIT_GROUPING_EVENT: _AuditGrouping.ValueType  # 1
+    """By event."""
+    AUDIT_GROUPING_AGENT: _AuditGrouping.ValueType  # 2
+    """By the agent that called."""
+    AUDIT_GROUPING_GUARDRAIL: _AuditGrouping.ValueType  # 3
+    """By each guardrail that blocked, warned or was in a dry run; an entry counts for all that it names."""
+    AUDIT_GROUPING_CATEGORY: _AuditGrouping.ValueType  # 4
+    """By the category of the evaluated action."""
+    AUDIT_GROUPING_PROJECT: _AuditGrouping.ValueType  # 5
+    """By the project of the evaluated action."""
+    AUDIT_GROUPING_STAKES: _AuditGrouping.ValueType  # 6
+    """By the stakes of the evaluated action."""
+
+class AuditGrouping(_AuditGrouping, metaclass=_AuditGroupingEnumTypeWrapper):
+    """The property by which entries are grouped."""
+
+AUDIT_GROUPING_UNSPECIFIED: AuditGrouping.ValueType  # 0
+"""Never sent."""
+AUDIT_GROUPING_EVENT: AuditGrouping.ValueType  # 1
+"""By event."""
+AUDIT_GROUPING_AGENT: AuditGrouping.ValueType  # 2
+"""By the agent that called."""
+AUDIT_GROUPING_GUARDRAIL: AuditGrouping.ValueType  # 3
+"""By each guardrail that blocked, warned or was in a dry run; an entry counts for all that it names."""
+AUDIT_GROUPING_CATEGORY: AuditGrouping.ValueType  # 4
+"""By the category of the evaluated action."""
+AUDIT_GROUPING_PROJECT: AuditGrouping.ValueType  # 5
+"""By the project of the evaluated action."""
+AUDIT_GROUPING_STAKES: AuditGrouping.ValueType  # 6
+"""By the stakes of the evaluated action."""
+Global___AuditGrouping: _TypeAlias = AuditGrouping  # noqa: Y015
+
+class _AuditExportFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditExportFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_EXPORT_FORMAT_UNSPECIFIED: _AuditExportFormat.ValueType  # 0
+    """The same as AUDIT_EXPORT_FORMAT_JSONL."""
+    AUDIT_EXPORT_FORMAT_JSONL: _AuditExportFormat.ValueType  # 1
+    """JSON Lines: a JSON object for each entry."""
+    AUDIT_EXPORT_FORMAT_CSV: _AuditExportFormat.ValueType  # 2
+    """CSV with a header."""
+    AUDIT_EXPORT_FORMAT_CLOUDEVENTS: _AuditExportFormat.ValueType  # 3
+    """CloudEvents 1.0 as JSON Lines."""
+
+class AuditExportFormat(_AuditExportFormat, metaclass=_AuditExportFormatEnumTypeWrapper):
+    """Format of an export."""
+
+AUDIT_EXPORT_FORMAT_UNSPECIFIED: AuditExportFormat.ValueType  # 0
+"""The same as AUDIT_EXPORT_FORMAT_JSONL."""
+AUDIT_EXPORT_FORMAT_JSONL: AuditExportFormat.ValueType  # 1
+"""JSON Lines: a JSON object for each entry."""
+AUDIT_EXPORT_FORMAT_CSV: AuditExportFormat.ValueType  # 2
+"""CSV with a header."""
+AUDIT_EXPORT_FORMAT_CLOUDEVENTS: AuditExportFormat.ValueType  # 3
+"""CloudEvents 1.0 as JSON Lines."""
+Global___AuditExportFormat: _TypeAlias = AuditExportFormat  # noqa: Y015
+
+class _AuditFindingKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditFindingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditFindingKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_FINDING_KIND_UNSPECIFIED: _AuditFindingKind.ValueType  # 0
+    """Never sent."""
+    AUDIT_FINDING_KIND_ALTERED: _AuditFindingKind.ValueType  # 1
+    """An entry does not match its hash."""
+    AUDIT_FINDING_KIND_UNLINKED: _AuditFindingKind.ValueType  # 2
+    """An entry does not follow the previous one: one of the two was replaced."""
+    AUDIT_FINDING_KIND_MISSING: _AuditFindingKind.ValueType  # 3
+    """Entries are missing."""
+    AUDIT_FINDING_KIND_MOVED: _AuditFindingKind.ValueType  # 4
+    """An entry is not in its place."""
+    AUDIT_FINDING_KIND_INSERTED: _AuditFindingKind.ValueType  # 5
+    """An entry was not added by a server."""
+    AUDIT_FINDING_KIND_UNSIGNED: _AuditFindingKind.ValueType  # 6
+    """Entries differ from those that a checkpoint signed."""
+    AUDIT_FINDING_KIND_CHECKPOINT: _AuditFindingKind.ValueType  # 7
+    """A checkpoint or the record of a removed segment is missing, false, or not signed by a trusted key."""
+    AUDIT_FINDING_KIND_GUARDRAILS: _AuditFindingKind.ValueType  # 8
+    """The table that finds entries by their guardrails does not agree with an entry."""
+
+class AuditFindingKind(_AuditFindingKind, metaclass=_AuditFindingKindEnumTypeWrapper):
+    """The kind of fault of a trail."""
+
+AUDIT_FINDING_KIND_UNSPECIFIED: AuditFindingKind.ValueType  # 0
+"""Never sent."""
+AUDIT_FINDING_KIND_ALTERED: AuditFindingKind.ValueType  # 1
+"""An entry does not match its hash."""
+AUDIT_FINDING_KIND_UNLINKED: AuditFindingKind.ValueType  # 2
+"""An entry does not follow the previous one: one of the two was replaced."""
+AUDIT_FINDING_KIND_MISSING: AuditFindingKind.ValueType  # 3
+"""Entries are missing."""
+AUDIT_FINDING_KIND_MOVED: AuditFindingKind.ValueType  # 4
+"""An entry is not in its place."""
+AUDIT_FINDING_KIND_INSERTED: AuditFindingKind.ValueType  # 5
+"""An entry was not added by a server."""
+AUDIT_FINDING_KIND_UNSIGNED: AuditFindingKind.ValueType  # 6
+"""Entries differ from those that a checkpoint signed."""
+AUDIT_FINDING_KIND_CHECKPOINT: AuditFindingKind.ValueType  # 7
+"""A checkpoint or the record of a removed segment is missing, false, or not signed by a trusted key."""
+AUDIT_FINDING_KIND_GUARDRAILS: AuditFindingKind.ValueType  # 8
+"""The table that finds entries by their guardrails does not agree with an entry."""
+Global___AuditFindingKind: _TypeAlias = AuditFindingKind  # noqa: Y015
+
+@_typing.final
+class AuditConditions(_message.Message):
+    """Conditions that entries must all meet; an absent one does not restrict."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    REQUESTING_AGENT_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    GUARDRAIL_ID_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    STAKES_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    event: Global___AuditEvent.ValueType
+    """About exactly this."""
+    requesting_agent: _builtins.str
+    """Caused by exactly this agent."""
+    allowed: _builtins.bool
+    """With exactly this verdict."""
+    guardrail_id: _builtins.str
+    """Where exactly this guardrail blocked, warned or was in a dry run."""
+    correlation_id: _builtins.str
+    """With exactly this correlation id."""
+    decision_id: _builtins.str
+    """About exactly this decision."""
+    category: _builtins.str
+    """Whose evaluated action has exactly this category. Actions that are not stored never match, nor do the next two."""
+    project: _builtins.str
+    """Whose evaluated action names exactly this project."""
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose action contains each of these words, in upper or lower case (of ASCII)."""
+
+    @_builtins.property
+    def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
+        """Whose evaluated action has any of these stakes."""
+
+    def __init__(
+        self,
+        *,
+        event: Global___AuditEvent.ValueType = ...,
+        requesting_agent: _builtins.str | None = ...,
+        allowed: _builtins.bool | None = ...,
+        guardrail_id: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        decision_id: _builtins.str | None = ...,
+        words: _abc.Iterable[_builtins.str] | None = ...,
+        category: _builtins.str | None = ...,
+        stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
+        project: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_guardrail_id", b"_guardrail_id", "_project", b"_project", "_requesting_agent", b"_requesting_agent", "allowed", b"allowed", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "guardrail_id", b"guardrail_id", "project", b"project", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_guardrail_id", b"_guardrail_id", "_project", b"_project", "_requesting_agent", b"_requesting_agent", "allowed", b"allowed", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "event", b"event", "guardrail_id", b"guardrail_id", "project", b"project", "requesting_agent", b"requesting_agent", "stakes", b"stakes", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
+    _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
+    _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    _WhichOneofReturnType__requesting_agent: _TypeAlias = _typing.Literal["requesting_agent"]  # noqa: Y015
+    _WhichOneofArgType__requesting_agent: _TypeAlias = _typing.Literal["_requesting_agent", b"_requesting_agent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requesting_agent) -> _WhichOneofReturnType__requesting_agent | None: ...
+
+Global___AuditConditions: _TypeAlias = AuditConditions  # noqa: Y015
 
 @_typing.final
 class AuditEntry(_message.Message):
@@ -444,6 +681,11 @@ class ListAuditEntriesRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    STAKES_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    WITH_TOTAL_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
@@ -466,6 +708,12 @@ class ListAuditEntriesRequest(_message.Message):
     """That failed for exactly this reason, an ErrorReason without its prefix."""
     approval_id: _builtins.str
     """About exactly this approval."""
+    category: _builtins.str
+    """Whose evaluated action has exactly this category. Actions that are not stored never match, nor do the next two."""
+    project: _builtins.str
+    """Whose evaluated action names exactly this project."""
+    with_total: _builtins.bool
+    """True counts the matching entries too, which takes longer."""
     @_builtins.property
     def after(self) -> _timestamp_pb2.Timestamp:
         """At this instant or later."""
@@ -473,6 +721,14 @@ class ListAuditEntriesRequest(_message.Message):
     @_builtins.property
     def before(self) -> _timestamp_pb2.Timestamp:
         """At this instant or earlier."""
+
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose action contains each of these words, in upper or lower case (of ASCII)."""
+
+    @_builtins.property
+    def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
+        """Whose evaluated action has any of these stakes."""
 
     def __init__(
         self,
@@ -490,15 +746,22 @@ class ListAuditEntriesRequest(_message.Message):
         before: _timestamp_pb2.Timestamp | None = ...,
         error: _builtins.str | None = ...,
         approval_id: _builtins.str | None = ...,
+        words: _abc.Iterable[_builtins.str] | None = ...,
+        category: _builtins.str | None = ...,
+        stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
+        project: _builtins.str | None = ...,
+        with_total: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "guardrail_id", b"guardrail_id", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_project", b"_project", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "guardrail_id", b"guardrail_id", "project", b"project", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_project", b"_project", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "project", b"project", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "stakes", b"stakes", "with_total", b"with_total", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
     _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
     _WhichOneofReturnType__approval_id: _TypeAlias = _typing.Literal["approval_id"]  # noqa: Y015
     _WhichOneofArgType__approval_id: _TypeAlias = _typing.Literal["_approval_id", b"_approval_id"]  # noqa: Y015
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
@@ -507,6 +770,8 @@ class ListAuditEntriesRequest(_message.Message):
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
     _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
     _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
     _WhichOneofReturnType__requesting_agent: _TypeAlias = _typing.Literal["requesting_agent"]  # noqa: Y015
@@ -516,6 +781,8 @@ class ListAuditEntriesRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_id) -> _WhichOneofReturnType__approval_id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
@@ -523,6 +790,8 @@ class ListAuditEntriesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
     @_typing.overload
@@ -538,8 +807,11 @@ class ListAuditEntriesResponse(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Names the next page; empty on the last."""
+    total: _builtins.int
+    """Number of matching entries on all pages, if the request asks for it."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
         """Latest first."""
@@ -549,14 +821,767 @@ class ListAuditEntriesResponse(_message.Message):
         *,
         entries: _abc.Iterable[Global___AuditEntry] | None = ...,
         next_page_token: _builtins.str = ...,
+        total: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "entries", b"entries", "next_page_token", b"next_page_token", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa: Y015
+
+@_typing.final
+class SummarizeAuditRequest(_message.Message):
+    """The period and the entries to count."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    BUCKET_FIELD_NUMBER: _builtins.int
+    GROUP_BY_FIELD_NUMBER: _builtins.int
+    MAX_GROUPS_FIELD_NUMBER: _builtins.int
+    bucket: Global___AuditBucketSize.ValueType
+    """Adds figures for each hour or day. At most 1000 buckets: 41 days by hour, 2 years by day."""
+    max_groups: _builtins.int
+    """Maximum number of groups of each kind, at most 100. [default: 20]"""
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """At this instant or later. [default: 7 days before `before`]"""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """At this instant or earlier. [default: now]"""
+
+    @_builtins.property
+    def conditions(self) -> Global___AuditConditions:
+        """Which entries count."""
+
+    @_builtins.property
+    def group_by(self) -> _containers.RepeatedScalarFieldContainer[Global___AuditGrouping.ValueType]:
+        """Adds figures for each group, for each of these; each once."""
+
+    def __init__(
+        self,
+        *,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        conditions: Global___AuditConditions | None = ...,
+        bucket: Global___AuditBucketSize.ValueType = ...,
+        group_by: _abc.Iterable[Global___AuditGrouping.ValueType] | None = ...,
+        max_groups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "conditions", b"conditions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bucket", b"bucket", "conditions", b"conditions", "group_by", b"group_by", "max_groups", b"max_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa: Y015
+Global___SummarizeAuditRequest: _TypeAlias = SummarizeAuditRequest  # noqa: Y015
+
+@_typing.final
+class SummarizeAuditResponse(_message.Message):
+    """The figures of a period."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """Where the period begins."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Where it ends."""
+
+    @_builtins.property
+    def counts(self) -> Global___AuditCounts:
+        """Figures of all entries."""
+
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditBucket]:
+        """Figures by hour or day, earliest first, without those that have no entries."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditGroup]:
+        """Figures of the groups in the order of `groupBy`, of each kind the largest first."""
+
+    def __init__(
+        self,
+        *,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        counts: Global___AuditCounts | None = ...,
+        buckets: _abc.Iterable[Global___AuditBucket] | None = ...,
+        groups: _abc.Iterable[Global___AuditGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "buckets", b"buckets", "counts", b"counts", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SummarizeAuditResponse: _TypeAlias = SummarizeAuditResponse  # noqa: Y015
+
+@_typing.final
+class AuditCounts(_message.Message):
+    """How many entries there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    LAST_AT_FIELD_NUMBER: _builtins.int
+    entries: _builtins.int
+    """Entries in all."""
+    allowed: _builtins.int
+    """Checks and announcements that were allowed."""
+    blocked: _builtins.int
+    """Checks and announcements that were blocked, or need an approval."""
+    @_builtins.property
+    def last_at(self) -> _timestamp_pb2.Timestamp:
+        """When the last entry was added; absent without entries."""
+
+    def __init__(
+        self,
+        *,
+        entries: _builtins.int = ...,
+        allowed: _builtins.int = ...,
+        blocked: _builtins.int = ...,
+        last_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_at", b"last_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "blocked", b"blocked", "entries", b"entries", "last_at", b"last_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditCounts: _TypeAlias = AuditCounts  # noqa: Y015
+
+@_typing.final
+class AuditBucket(_message.Message):
+    """The entries of an hour or a day."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> _timestamp_pb2.Timestamp:
+        """When it begins, in UTC."""
+
+    @_builtins.property
+    def counts(self) -> Global___AuditCounts:
+        """Its figures."""
+
+    def __init__(
+        self,
+        *,
+        start: _timestamp_pb2.Timestamp | None = ...,
+        counts: Global___AuditCounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditBucket: _TypeAlias = AuditBucket  # noqa: Y015
+
+@_typing.final
+class AuditGroup(_message.Message):
+    """The entries of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPING_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    grouping: Global___AuditGrouping.ValueType
+    """The property by which it is grouped."""
+    value: _builtins.str
+    """The value that its entries share, such as `guardrail_check` or the name of an agent."""
+    @_builtins.property
+    def counts(self) -> Global___AuditCounts:
+        """Its figures."""
+
+    def __init__(
+        self,
+        *,
+        grouping: Global___AuditGrouping.ValueType = ...,
+        value: _builtins.str = ...,
+        counts: Global___AuditCounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "grouping", b"grouping", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditGroup: _TypeAlias = AuditGroup  # noqa: Y015
+
+@_typing.final
+class WatchAuditRequest(_message.Message):
+    """Entries to watch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    """Resume token of a response; the watch continues after it. [default: now]"""
+    @_builtins.property
+    def conditions(self) -> Global___AuditConditions:
+        """Which entries to send."""
+
+    def __init__(
+        self,
+        *,
+        conditions: Global___AuditConditions | None = ...,
+        after: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "conditions", b"conditions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "conditions", b"conditions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+
+Global___WatchAuditRequest: _TypeAlias = WatchAuditRequest  # noqa: Y015
+
+@_typing.final
+class WatchAuditResponse(_message.Message):
+    """An entry, or where the watch begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    resume_token: _builtins.str
+    """Names the place after this response."""
+    @_builtins.property
+    def entry(self) -> Global___AuditEntry:
+        """The entry; absent in the first response."""
+
+    def __init__(
+        self,
+        *,
+        entry: Global___AuditEntry | None = ...,
+        resume_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "resume_token", b"resume_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchAuditResponse: _TypeAlias = WatchAuditResponse  # noqa: Y015
+
+@_typing.final
+class VerifyAuditRequest(_message.Message):
+    """What to verify the trail with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEYS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def public_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """PEM texts of the keys that may have signed checkpoints. [default: the key of this server]"""
+
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditCheckpoint]:
+        """Checkpoints that were stored elsewhere, as ListCheckpoints has returned them."""
+
+    def __init__(
+        self,
+        *,
+        public_keys: _abc.Iterable[_builtins.str] | None = ...,
+        checkpoints: _abc.Iterable[Global___AuditCheckpoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "public_keys", b"public_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditRequest: _TypeAlias = VerifyAuditRequest  # noqa: Y015
+
+@_typing.final
+class VerifyAuditResponse(_message.Message):
+    """A part of the result: progress and findings first, the report at the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    FINDING_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___AuditProgress:
+        """How far the verification has come."""
+
+    @_builtins.property
+    def finding(self) -> Global___AuditFinding:
+        """A fault. At most 1000 are sent."""
+
+    @_builtins.property
+    def report(self) -> Global___AuditReport:
+        """The end."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___AuditProgress | None = ...,
+        finding: Global___AuditFinding | None = ...,
+        report: Global___AuditReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finding", b"finding", "part", b"part", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding", b"finding", "part", b"part", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["progress", "finding", "report"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___VerifyAuditResponse: _TypeAlias = VerifyAuditResponse  # noqa: Y015
+
+@_typing.final
+class AuditProgress(_message.Message):
+    """How far the trail was read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    entries: _builtins.int
+    """Entries that were read."""
+    total: _builtins.int
+    """Entries that the trail had when the read began, approximately."""
+    def __init__(
+        self,
+        *,
+        entries: _builtins.int = ...,
+        total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditProgress: _TypeAlias = AuditProgress  # noqa: Y015
+
+@_typing.final
+class AuditFinding(_message.Message):
+    """A fault of the trail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    LAST_POSITION_FIELD_NUMBER: _builtins.int
+    kind: Global___AuditFindingKind.ValueType
+    """Its kind."""
+    message: _builtins.str
+    """Description."""
+    entry_id: _builtins.str
+    """The entry; absent if it is missing."""
+    chain_id: _builtins.int
+    """The chain."""
+    first_position: _builtins.int
+    """The first position in the chain."""
+    last_position: _builtins.int
+    """The last position in the chain."""
+    def __init__(
+        self,
+        *,
+        kind: Global___AuditFindingKind.ValueType = ...,
+        message: _builtins.str = ...,
+        entry_id: _builtins.str | None = ...,
+        chain_id: _builtins.int | None = ...,
+        first_position: _builtins.int | None = ...,
+        last_position: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chain_id", b"_chain_id", "_entry_id", b"_entry_id", "_first_position", b"_first_position", "_last_position", b"_last_position", "chain_id", b"chain_id", "entry_id", b"entry_id", "first_position", b"first_position", "last_position", b"last_position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chain_id", b"_chain_id", "_entry_id", b"_entry_id", "_first_position", b"_first_position", "_last_position", b"_last_position", "chain_id", b"chain_id", "entry_id", b"entry_id", "first_position", b"first_position", "kind", b"kind", "last_position", b"last_position", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__chain_id: _TypeAlias = _typing.Literal["chain_id"]  # noqa: Y015
+    _WhichOneofArgType__chain_id: _TypeAlias = _typing.Literal["_chain_id", b"_chain_id"]  # noqa: Y015
+    _WhichOneofReturnType__entry_id: _TypeAlias = _typing.Literal["entry_id"]  # noqa: Y015
+    _WhichOneofArgType__entry_id: _TypeAlias = _typing.Literal["_entry_id", b"_entry_id"]  # noqa: Y015
+    _WhichOneofReturnType__first_position: _TypeAlias = _typing.Literal["first_position"]  # noqa: Y015
+    _WhichOneofArgType__first_position: _TypeAlias = _typing.Literal["_first_position", b"_first_position"]  # noqa: Y015
+    _WhichOneofReturnType__last_position: _TypeAlias = _typing.Literal["last_position"]  # noqa: Y015
+    _WhichOneofArgType__last_position: _TypeAlias = _typing.Literal["_last_position", b"_last_position"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chain_id) -> _WhichOneofReturnType__chain_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entry_id) -> _WhichOneofReturnType__entry_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_position) -> _WhichOneofReturnType__first_position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_position) -> _WhichOneofReturnType__last_position | None: ...
+
+Global___AuditFinding: _TypeAlias = AuditFinding  # noqa: Y015
+
+@_typing.final
+class AuditReport(_message.Message):
+    """Result of verifying the trail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHOLE_FIELD_NUMBER: _builtins.int
+    UNPROVED_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    CHAINS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    UNSIGNED_FIELD_NUMBER: _builtins.int
+    UNCHAINED_FIELD_NUMBER: _builtins.int
+    UNCHAINED_ARE_SIGNED_FIELD_NUMBER: _builtins.int
+    REDACTED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    STILL_UNCHAINED_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    whole: _builtins.bool
+    """Whether nothing is wrong, and the checkpoints prove it."""
+    unproved: _builtins.str
+    """Why the trail cannot be proved yet; absent if it can."""
+    entries: _builtins.int
+    """Number of entries."""
+    chains: _builtins.int
+    """Number of chains."""
+    checkpoints: _builtins.int
+    """Number of checkpoints."""
+    unsigned: _builtins.int
+    """Entries after the last checkpoint; whether further ones followed them cannot be known."""
+    unchained: _builtins.int
+    """Entries of before entries had hashes."""
+    unchained_are_signed: _builtins.bool
+    """Whether a checkpoint signs those."""
+    redacted: _builtins.int
+    """Entries whose content was removed."""
+    removed: _builtins.int
+    """Entries that were removed because their time was over."""
+    still_unchained: _builtins.int
+    """Entries without hashes whose removal has begun and not ended."""
+    findings: _builtins.int
+    """Number of findings."""
+    def __init__(
+        self,
+        *,
+        whole: _builtins.bool = ...,
+        unproved: _builtins.str | None = ...,
+        entries: _builtins.int = ...,
+        chains: _builtins.int = ...,
+        checkpoints: _builtins.int = ...,
+        unsigned: _builtins.int = ...,
+        unchained: _builtins.int = ...,
+        unchained_are_signed: _builtins.bool = ...,
+        redacted: _builtins.int = ...,
+        removed: _builtins.int = ...,
+        still_unchained: _builtins.int = ...,
+        findings: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unproved", b"_unproved", "unproved", b"unproved"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unproved", b"_unproved", "chains", b"chains", "checkpoints", b"checkpoints", "entries", b"entries", "findings", b"findings", "redacted", b"redacted", "removed", b"removed", "still_unchained", b"still_unchained", "unchained", b"unchained", "unchained_are_signed", b"unchained_are_signed", "unproved", b"unproved", "unsigned", b"unsigned", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__unproved: _TypeAlias = _typing.Literal["unproved"]  # noqa: Y015
+    _WhichOneofArgType__unproved: _TypeAlias = _typing.Literal["_unproved", b"_unproved"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unproved) -> _WhichOneofReturnType__unproved | None: ...
+
+Global___AuditReport: _TypeAlias = AuditReport  # noqa: Y015
+
+@_typing.final
+class ExportAuditRequest(_message.Message):
+    """The period and the format of an export."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    format: Global___AuditExportFormat.ValueType
+    """Format of the document. [default: jsonl]"""
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """At this instant or later."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """At this instant or earlier."""
+
+    def __init__(
+        self,
+        *,
+        format: Global___AuditExportFormat.ValueType = ...,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "format", b"format"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportAuditRequest: _TypeAlias = ExportAuditRequest  # noqa: Y015
+
+@_typing.final
+class ExportAuditResponse(_message.Message):
+    """A part of the document."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Whole lines; the parts in their order are the document."""
+    entries: _builtins.int
+    """How many entries were sent, with those of this part."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        entries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportAuditResponse: _TypeAlias = ExportAuditResponse  # noqa: Y015
+
+@_typing.final
+class GetEvidenceRequest(_message.Message):
+    """The subject of the evidence: a decision, or a period."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEYS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    decision_id: _builtins.str
+    """Entries about this decision, its causes and its outcome."""
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """Entries at this instant or later."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Entries at this instant or earlier."""
+
+    @_builtins.property
+    def public_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """PEM texts of the keys that may have signed checkpoints. [default: the key of this server]"""
+
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditCheckpoint]:
+        """Checkpoints that were stored elsewhere, as ListCheckpoints has returned them."""
+
+    def __init__(
+        self,
+        *,
+        decision_id: _builtins.str | None = ...,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        public_keys: _abc.Iterable[_builtins.str] | None = ...,
+        checkpoints: _abc.Iterable[Global___AuditCheckpoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id", "after", b"after", "before", b"before", "decision_id", b"decision_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id", "after", b"after", "before", b"before", "checkpoints", b"checkpoints", "decision_id", b"decision_id", "public_keys", b"public_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+
+Global___GetEvidenceRequest: _TypeAlias = GetEvidenceRequest  # noqa: Y015
+
+@_typing.final
+class GetEvidenceResponse(_message.Message):
+    """A part of the evidence: progress first, then the document in parts, the report at the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """A part of the JSON document; the parts in their order are the document."""
+    @_builtins.property
+    def progress(self) -> Global___AuditProgress:
+        """How far the verification of the trail has come."""
+
+    @_builtins.property
+    def report(self) -> Global___AuditReport:
+        """The end: the result of verifying the whole trail, which the document contains too."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___AuditProgress | None = ...,
+        text: _builtins.str = ...,
+        report: Global___AuditReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "progress", b"progress", "report", b"report", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "progress", b"progress", "report", b"report", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["progress", "text", "report"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___GetEvidenceResponse: _TypeAlias = GetEvidenceResponse  # noqa: Y015
+
+@_typing.final
+class ListCheckpointsRequest(_message.Message):
+    """Which page to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
+    page_token: _builtins.str
+    """The nextPageToken of the page before."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCheckpointsRequest: _TypeAlias = ListCheckpointsRequest  # noqa: Y015
+
+@_typing.final
+class ListCheckpointsResponse(_message.Message):
+    """A page of checkpoints."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty on the last."""
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditCheckpoint]:
+        """Latest first."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: _abc.Iterable[Global___AuditCheckpoint] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCheckpointsResponse: _TypeAlias = ListCheckpointsResponse  # noqa: Y015
+
+@_typing.final
+class AuditCheckpoint(_message.Message):
+    """A signed statement of how far the chains of the trail have come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SIGNED_AT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Its number, from 1 without gaps. Read from the statement if it is absent in a request."""
+    statement: _builtins.str
+    """The signed statement: canonical JSON (RFC 8785)."""
+    signature: _builtins.bytes
+    """The Ed25519 signature of the statement."""
+    @_builtins.property
+    def signed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was signed."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        signed_at: _timestamp_pb2.Timestamp | None = ...,
+        statement: _builtins.str = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed_at", b"signed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "signature", b"signature", "signed_at", b"signed_at", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditCheckpoint: _TypeAlias = AuditCheckpoint  # noqa: Y015
+
+@_typing.final
+class GetPublicKeyRequest(_message.Message):
+    """There is nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPublicKeyRequest: _TypeAlias = GetPublicKeyRequest  # noqa: Y015
+
+@_typing.final
+class GetPublicKeyResponse(_message.Message):
+    """The key that verifies checkpoints."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """Its identifier, as the statements name it."""
+    public_key: _builtins.str
+    """The key in PEM."""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        public_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPublicKeyResponse: _TypeAlias = GetPublicKeyResponse  # noqa: Y015
 
 @_typing.final
 class ListJudgedActionsRequest(_message.Message):

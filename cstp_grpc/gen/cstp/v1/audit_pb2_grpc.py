@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """AuditService reads the audit trail. It changes and removes nothing.
+    """AuditService reads the audit trail and proves it. It changes and removes nothing.
     """
 
     def __init__(self, channel):
@@ -50,10 +50,45 @@ class AuditServiceStub:
                 request_serializer=cstp_dot_v1_dot_audit__pb2.ListIntentsRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_audit__pb2.ListIntentsResponse.FromString,
                 _registered_method=True)
+        self.SummarizeAudit = channel.unary_unary(
+                '/cstp.v1.AuditService/SummarizeAudit',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.SummarizeAuditRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.SummarizeAuditResponse.FromString,
+                _registered_method=True)
+        self.WatchAudit = channel.unary_stream(
+                '/cstp.v1.AuditService/WatchAudit',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.WatchAuditRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.WatchAuditResponse.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_stream(
+                '/cstp.v1.AuditService/VerifyAudit',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.VerifyAuditResponse.FromString,
+                _registered_method=True)
+        self.ExportAudit = channel.unary_stream(
+                '/cstp.v1.AuditService/ExportAudit',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.ExportAuditRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.ExportAuditResponse.FromString,
+                _registered_method=True)
+        self.GetEvidence = channel.unary_stream(
+                '/cstp.v1.AuditService/GetEvidence',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.GetEvidenceRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.GetEvidenceResponse.FromString,
+                _registered_method=True)
+        self.ListCheckpoints = channel.unary_unary(
+                '/cstp.v1.AuditService/ListCheckpoints',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.ListCheckpointsResponse.FromString,
+                _registered_method=True)
+        self.GetPublicKey = channel.unary_unary(
+                '/cstp.v1.AuditService/GetPublicKey',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.GetPublicKeyRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.GetPublicKeyResponse.FromString,
+                _registered_method=True)
 
 
 class AuditServiceServicer:
-    """AuditService reads the audit trail. It changes and removes nothing.
+    """AuditService reads the audit trail and proves it. It changes and removes nothing.
     """
 
     def ListAuditEntries(self, request, context):
@@ -73,7 +108,67 @@ class AuditServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListIntents(self, request, context):
-        """Lists announced intents, latest first, page by page.
+        """Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+        them without their contexts, and the audit trail records the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SummarizeAudit(self, request, context):
+        """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+        permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+        more than 1000 buckets, QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchAudit(self, request, context):
+        """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+        position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+        server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+        UNAVAILABLE if the server stops or the caller does not read for long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
+        """Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+        does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+        INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportAudit(self, request, context):
+        """Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+        hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetEvidence(self, request, context):
+        """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+        entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+        INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpoints(self, request, context):
+        """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPublicKey(self, request, context):
+        """Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,6 +192,41 @@ def add_AuditServiceServicer_to_server(servicer, server):
                     request_deserializer=cstp_dot_v1_dot_audit__pb2.ListIntentsRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_audit__pb2.ListIntentsResponse.SerializeToString,
             ),
+            'SummarizeAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.SummarizeAudit,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.SummarizeAuditRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.SummarizeAuditResponse.SerializeToString,
+            ),
+            'WatchAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchAudit,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.WatchAuditRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.WatchAuditResponse.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.VerifyAuditResponse.SerializeToString,
+            ),
+            'ExportAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportAudit,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.ExportAuditRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.ExportAuditResponse.SerializeToString,
+            ),
+            'GetEvidence': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetEvidence,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.GetEvidenceRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.GetEvidenceResponse.SerializeToString,
+            ),
+            'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpoints,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.ListCheckpointsResponse.SerializeToString,
+            ),
+            'GetPublicKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPublicKey,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.GetPublicKeyRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.GetPublicKeyResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'cstp.v1.AuditService', rpc_method_handlers)
@@ -106,7 +236,7 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """AuditService reads the audit trail. It changes and removes nothing.
+    """AuditService reads the audit trail and proves it. It changes and removes nothing.
     """
 
     @staticmethod
@@ -180,6 +310,195 @@ class AuditService:
             '/cstp.v1.AuditService/ListIntents',
             cstp_dot_v1_dot_audit__pb2.ListIntentsRequest.SerializeToString,
             cstp_dot_v1_dot_audit__pb2.ListIntentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SummarizeAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.AuditService/SummarizeAudit',
+            cstp_dot_v1_dot_audit__pb2.SummarizeAuditRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.SummarizeAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.AuditService/WatchAudit',
+            cstp_dot_v1_dot_audit__pb2.WatchAuditRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.WatchAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.AuditService/VerifyAudit',
+            cstp_dot_v1_dot_audit__pb2.VerifyAuditRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.VerifyAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.AuditService/ExportAudit',
+            cstp_dot_v1_dot_audit__pb2.ExportAuditRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.ExportAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEvidence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.AuditService/GetEvidence',
+            cstp_dot_v1_dot_audit__pb2.GetEvidenceRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.GetEvidenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.AuditService/ListCheckpoints',
+            cstp_dot_v1_dot_audit__pb2.ListCheckpointsRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.ListCheckpointsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPublicKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.AuditService/GetPublicKey',
+            cstp_dot_v1_dot_audit__pb2.GetPublicKeyRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.GetPublicKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuditServiceStub:
-    """AuditService reads the audit trail. It changes and removes nothing."""
+    """AuditService reads the audit trail and proves it. It changes and removes nothing."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,11 +41,42 @@ class AuditServiceStub:
     other conditions, QUERY_FAILED.
     """
     ListIntents: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]
-    """Lists announced intents, latest first, page by page."""
+    """Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+    them without their contexts, and the audit trail records the call.
+    """
+    SummarizeAudit: _grpc.UnaryUnaryMultiCallable[_audit_pb2.SummarizeAuditRequest, _audit_pb2.SummarizeAuditResponse]
+    """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+    permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+    more than 1000 buckets, QUERY_FAILED.
+    """
+    WatchAudit: _grpc.UnaryStreamMultiCallable[_audit_pb2.WatchAuditRequest, _audit_pb2.WatchAuditResponse]
+    """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+    position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+    server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+    UNAVAILABLE if the server stops or the caller does not read for long.
+    """
+    VerifyAudit: _grpc.UnaryStreamMultiCallable[_audit_pb2.VerifyAuditRequest, _audit_pb2.VerifyAuditResponse]
+    """Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+    does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+    INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    ExportAudit: _grpc.UnaryStreamMultiCallable[_audit_pb2.ExportAuditRequest, _audit_pb2.ExportAuditResponse]
+    """Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+    hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    GetEvidence: _grpc.UnaryStreamMultiCallable[_audit_pb2.GetEvidenceRequest, _audit_pb2.GetEvidenceResponse]
+    """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+    entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+    INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListCheckpointsRequest, _audit_pb2.ListCheckpointsResponse]
+    """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token."""
+    GetPublicKey: _grpc.UnaryUnaryMultiCallable[_audit_pb2.GetPublicKeyRequest, _audit_pb2.GetPublicKeyResponse]
+    """Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing."""
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
-    """AuditService reads the audit trail. It changes and removes nothing."""
+    """AuditService reads the audit trail and proves it. It changes and removes nothing."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListAuditEntriesRequest, _audit_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
@@ -56,10 +87,41 @@ class AuditServiceAsyncStub(AuditServiceStub):
     other conditions, QUERY_FAILED.
     """
     ListIntents: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]  # type: ignore[assignment]
-    """Lists announced intents, latest first, page by page."""
+    """Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+    them without their contexts, and the audit trail records the call.
+    """
+    SummarizeAudit: _aio.UnaryUnaryMultiCallable[_audit_pb2.SummarizeAuditRequest, _audit_pb2.SummarizeAuditResponse]  # type: ignore[assignment]
+    """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+    permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+    more than 1000 buckets, QUERY_FAILED.
+    """
+    WatchAudit: _aio.UnaryStreamMultiCallable[_audit_pb2.WatchAuditRequest, _audit_pb2.WatchAuditResponse]  # type: ignore[assignment]
+    """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+    position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+    server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+    UNAVAILABLE if the server stops or the caller does not read for long.
+    """
+    VerifyAudit: _aio.UnaryStreamMultiCallable[_audit_pb2.VerifyAuditRequest, _audit_pb2.VerifyAuditResponse]  # type: ignore[assignment]
+    """Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+    does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+    INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    ExportAudit: _aio.UnaryStreamMultiCallable[_audit_pb2.ExportAuditRequest, _audit_pb2.ExportAuditResponse]  # type: ignore[assignment]
+    """Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+    hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    GetEvidence: _aio.UnaryStreamMultiCallable[_audit_pb2.GetEvidenceRequest, _audit_pb2.GetEvidenceResponse]  # type: ignore[assignment]
+    """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+    entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+    INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    """
+    ListCheckpoints: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListCheckpointsRequest, _audit_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
+    """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token."""
+    GetPublicKey: _aio.UnaryUnaryMultiCallable[_audit_pb2.GetPublicKeyRequest, _audit_pb2.GetPublicKeyResponse]  # type: ignore[assignment]
+    """Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing."""
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
-    """AuditService reads the audit trail. It changes and removes nothing."""
+    """AuditService reads the audit trail and proves it. It changes and removes nothing."""
 
     @_abc_1.abstractmethod
     def ListAuditEntries(
@@ -86,6 +148,79 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_pb2.ListIntentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_audit_pb2.ListIntentsResponse, _abc.Awaitable[_audit_pb2.ListIntentsResponse]]:
-        """Lists announced intents, latest first, page by page."""
+        """Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+        them without their contexts, and the audit trail records the call.
+        """
+
+    @_abc_1.abstractmethod
+    def SummarizeAudit(
+        self,
+        request: _audit_pb2.SummarizeAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.SummarizeAuditResponse, _abc.Awaitable[_audit_pb2.SummarizeAuditResponse]]:
+        """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+        permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+        more than 1000 buckets, QUERY_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchAudit(
+        self,
+        request: _audit_pb2.WatchAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_audit_pb2.WatchAuditResponse], _abc.AsyncIterator[_audit_pb2.WatchAuditResponse]]:
+        """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+        position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+        server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+        UNAVAILABLE if the server stops or the caller does not read for long.
+        """
+
+    @_abc_1.abstractmethod
+    def VerifyAudit(
+        self,
+        request: _audit_pb2.VerifyAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_audit_pb2.VerifyAuditResponse], _abc.AsyncIterator[_audit_pb2.VerifyAuditResponse]]:
+        """Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+        does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+        INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportAudit(
+        self,
+        request: _audit_pb2.ExportAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_audit_pb2.ExportAuditResponse], _abc.AsyncIterator[_audit_pb2.ExportAuditResponse]]:
+        """Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+        hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def GetEvidence(
+        self,
+        request: _audit_pb2.GetEvidenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_audit_pb2.GetEvidenceResponse], _abc.AsyncIterator[_audit_pb2.GetEvidenceResponse]]:
+        """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+        entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+        INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def ListCheckpoints(
+        self,
+        request: _audit_pb2.ListCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListCheckpointsResponse, _abc.Awaitable[_audit_pb2.ListCheckpointsResponse]]:
+        """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token."""
+
+    @_abc_1.abstractmethod
+    def GetPublicKey(
+        self,
+        request: _audit_pb2.GetPublicKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.GetPublicKeyResponse, _abc.Awaitable[_audit_pb2.GetPublicKeyResponse]]:
+        """Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing."""
 
 def add_AuditServiceServicer_to_server(servicer: AuditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -98,8 +98,13 @@ class GetCalibrationRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     ALL_AGENTS_FIELD_NUMBER: _builtins.int
     GROUP_BY_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     all_agents: _builtins.bool
     """True evaluates the decisions of every agent, as far as the caller may read them."""
+    oversee: _builtins.bool
+    """True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+    permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet; without an agent, those of the caller are evaluated. `outcome` must be empty."""
@@ -114,10 +119,11 @@ class GetCalibrationRequest(_message.Message):
         filters: _types_pb2.DecisionFilters | None = ...,
         all_agents: _builtins.bool = ...,
         group_by: _abc.Iterable[Global___CalibrationGrouping.ValueType] | None = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_agents", b"all_agents", "filters", b"filters", "group_by", b"group_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_agents", b"all_agents", "filters", b"filters", "group_by", b"group_by", "oversee", b"oversee"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -433,10 +439,15 @@ class GetPatternsRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     ALL_AGENTS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     all_agents: _builtins.bool
     """True reads the decisions of every agent, as far as the caller may read them."""
     limit: _builtins.int
     """Maximum number of factors and of groups of failures, each at most 100. [default: 20]"""
+    oversee: _builtins.bool
+    """True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+    permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet; without an agent, those of the caller are read. `outcome` must be empty."""
@@ -447,10 +458,11 @@ class GetPatternsRequest(_message.Message):
         filters: _types_pb2.DecisionFilters | None = ...,
         all_agents: _builtins.bool = ...,
         limit: _builtins.int = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_agents", b"all_agents", "filters", b"filters", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_agents", b"all_agents", "filters", b"filters", "limit", b"limit", "oversee", b"oversee"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

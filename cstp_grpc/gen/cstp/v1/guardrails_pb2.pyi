@@ -24,6 +24,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ReplayVerdict:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReplayVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplayVerdict.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPLAY_VERDICT_UNSPECIFIED: _ReplayVerdict.ValueType  # 0
+    """Never sent."""
+    REPLAY_VERDICT_ALLOWED: _ReplayVerdict.ValueType  # 1
+    """Allowed."""
+    REPLAY_VERDICT_APPROVAL_REQUIRED: _ReplayVerdict.ValueType  # 2
+    """An approval is needed."""
+    REPLAY_VERDICT_BLOCKED: _ReplayVerdict.ValueType  # 3
+    """Blocked."""
+    REPLAY_VERDICT_UNKNOWN: _ReplayVerdict.ValueType  # 4
+    """It depends on facts that were not recorded."""
+
+class ReplayVerdict(_ReplayVerdict, metaclass=_ReplayVerdictEnumTypeWrapper):
+    """A verdict of a replay."""
+
+REPLAY_VERDICT_UNSPECIFIED: ReplayVerdict.ValueType  # 0
+"""Never sent."""
+REPLAY_VERDICT_ALLOWED: ReplayVerdict.ValueType  # 1
+"""Allowed."""
+REPLAY_VERDICT_APPROVAL_REQUIRED: ReplayVerdict.ValueType  # 2
+"""An approval is needed."""
+REPLAY_VERDICT_BLOCKED: ReplayVerdict.ValueType  # 3
+"""Blocked."""
+REPLAY_VERDICT_UNKNOWN: ReplayVerdict.ValueType  # 4
+"""It depends on facts that were not recorded."""
+Global___ReplayVerdict: _TypeAlias = ReplayVerdict  # noqa: Y015
+
 class _Enforcement:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -115,6 +147,595 @@ INPUT_ORIGIN_MISSING: InputOrigin.ValueType  # 3
 INPUT_ORIGIN_INVALID: InputOrigin.ValueType  # 4
 """The context gives one that is of another type, or not accepted."""
 Global___InputOrigin: _TypeAlias = InputOrigin  # noqa: Y015
+
+@_typing.final
+class RulebookText(_message.Message):
+    """A rulebook to try."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]"""
+    text: _builtins.str
+    """Its content, in YAML."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RulebookText: _TypeAlias = RulebookText  # noqa: Y015
+
+@_typing.final
+class TryRulebookRequest(_message.Message):
+    """Rulebooks, and the actions to try them with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULEBOOKS_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    ACTING_AGENT_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    acting_agent: _builtins.str
+    """The agent that acts. [default: the caller]"""
+    @_builtins.property
+    def rulebooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookText]:
+        """The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones."""
+
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[_cstp_pb2.Action]:
+        """The actions, as for CheckGuardrails."""
+
+    @_builtins.property
+    def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
+        """The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]"""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """The instant at which it acts. [default: now]"""
+
+    def __init__(
+        self,
+        *,
+        rulebooks: _abc.Iterable[Global___RulebookText] | None = ...,
+        actions: _abc.Iterable[_cstp_pb2.Action] | None = ...,
+        acting_agent: _builtins.str | None = ...,
+        permissions: _abc.Iterable[_options_pb2.Permission.ValueType] | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent", "acting_agent", b"acting_agent", "at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent", "acting_agent", b"acting_agent", "actions", b"actions", "at", b"at", "permissions", b"permissions", "rulebooks", b"rulebooks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acting_agent: _TypeAlias = _typing.Literal["acting_agent"]  # noqa: Y015
+    _WhichOneofArgType__acting_agent: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acting_agent) -> _WhichOneofReturnType__acting_agent | None: ...
+
+Global___TryRulebookRequest: _TypeAlias = TryRulebookRequest  # noqa: Y015
+
+@_typing.final
+class TryRulebookResponse(_message.Message):
+    """Result of trying rulebooks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    PROBLEM_COUNT_FIELD_NUMBER: _builtins.int
+    RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    TESTS_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    problem_count: _builtins.int
+    """How many problems there are."""
+    rule_set_version: _builtins.str
+    """Names the rulebooks and their contents."""
+    truncated: _builtins.bool
+    """Whether actions or tests were left out, because those before took more than 5 seconds."""
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookProblem]:
+        """Problems of the rulebooks, by file and line; at most 50. Without any, the other fields are set."""
+
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriedAction]:
+        """Results of the actions, in their order."""
+
+    @_builtins.property
+    def tests(self) -> _containers.RepeatedCompositeFieldContainer[Global___TestedAction]:
+        """Results of the tests in the rulebooks, in their order."""
+
+    @_builtins.property
+    def coverage(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardrailCoverage]:
+        """Each guardrail that is not disabled, and whether the tests and the actions exercise it."""
+
+    def __init__(
+        self,
+        *,
+        problems: _abc.Iterable[Global___RulebookProblem] | None = ...,
+        problem_count: _builtins.int = ...,
+        rule_set_version: _builtins.str = ...,
+        actions: _abc.Iterable[Global___TriedAction] | None = ...,
+        tests: _abc.Iterable[Global___TestedAction] | None = ...,
+        coverage: _abc.Iterable[Global___GuardrailCoverage] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "coverage", b"coverage", "problem_count", b"problem_count", "problems", b"problems", "rule_set_version", b"rule_set_version", "tests", b"tests", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TryRulebookResponse: _TypeAlias = TryRulebookResponse  # noqa: Y015
+
+@_typing.final
+class TriedAction(_message.Message):
+    """Result of an action."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    GUARDRAILS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def verdict(self) -> _cstp_pb2.CheckGuardrailsResponse:
+        """The verdict; it has no checkId, since nothing is recorded."""
+
+    @_builtins.property
+    def guardrails(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardrailExplanation]:
+        """Each guardrail, in the order in which violations are reported."""
+
+    def __init__(
+        self,
+        *,
+        verdict: _cstp_pb2.CheckGuardrailsResponse | None = ...,
+        guardrails: _abc.Iterable[Global___GuardrailExplanation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guardrails", b"guardrails", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriedAction: _TypeAlias = TriedAction  # noqa: Y015
+
+@_typing.final
+class TestedAction(_message.Message):
+    """Result of a test in a rulebook."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PASSED_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    """The file."""
+    line: _builtins.int
+    """The line at which it begins, from 1."""
+    name: _builtins.str
+    """Its name."""
+    passed: _builtins.bool
+    """Whether the verdict is as expected."""
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """How the verdict differs."""
+
+    def __init__(
+        self,
+        *,
+        file: _builtins.str = ...,
+        line: _builtins.int = ...,
+        name: _builtins.str = ...,
+        passed: _builtins.bool = ...,
+        failures: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "file", b"file", "line", b"line", "name", b"name", "passed", b"passed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestedAction: _TypeAlias = TestedAction  # noqa: Y015
+
+@_typing.final
+class GuardrailCoverage(_message.Message):
+    """Whether a guardrail was exercised."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    FIRED_FIELD_NUMBER: _builtins.int
+    PASSED_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIRED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    file: _builtins.str
+    """The file."""
+    line: _builtins.int
+    """The line at which it begins, from 1."""
+    fired: _builtins.bool
+    """Whether a test fires it."""
+    passed: _builtins.bool
+    """Whether a test passes it."""
+    actions_fired: _builtins.int
+    """For how many of the actions it fires."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        file: _builtins.str = ...,
+        line: _builtins.int = ...,
+        fired: _builtins.bool = ...,
+        passed: _builtins.bool = ...,
+        actions_fired: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions_fired", b"actions_fired", "file", b"file", "fired", b"fired", "id", b"id", "line", b"line", "passed", b"passed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuardrailCoverage: _TypeAlias = GuardrailCoverage  # noqa: Y015
+
+@_typing.final
+class ReplayRulebookRequest(_message.Message):
+    """A candidate, and the recorded actions to evaluate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULEBOOKS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    REQUESTING_AGENT_FIELD_NUMBER: _builtins.int
+    EXAMPLES_FIELD_NUMBER: _builtins.int
+    requesting_agent: _builtins.str
+    """Checked or announced by exactly this agent."""
+    examples: _builtins.int
+    """Number of examples of each change, at most 100. [default: 3]"""
+    @_builtins.property
+    def rulebooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookText]:
+        """The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones."""
+
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """Evaluated at this instant or later. [default: 7 days before `before`]"""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Evaluated at this instant or earlier. [default: now]"""
+
+    def __init__(
+        self,
+        *,
+        rulebooks: _abc.Iterable[Global___RulebookText] | None = ...,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        requesting_agent: _builtins.str | None = ...,
+        examples: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_examples", b"_examples", "_requesting_agent", b"_requesting_agent", "after", b"after", "before", b"before", "examples", b"examples", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_examples", b"_examples", "_requesting_agent", b"_requesting_agent", "after", b"after", "before", b"before", "examples", b"examples", "requesting_agent", b"requesting_agent", "rulebooks", b"rulebooks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__examples: _TypeAlias = _typing.Literal["examples"]  # noqa: Y015
+    _WhichOneofArgType__examples: _TypeAlias = _typing.Literal["_examples", b"_examples"]  # noqa: Y015
+    _WhichOneofReturnType__requesting_agent: _TypeAlias = _typing.Literal["requesting_agent"]  # noqa: Y015
+    _WhichOneofArgType__requesting_agent: _TypeAlias = _typing.Literal["_requesting_agent", b"_requesting_agent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__examples) -> _WhichOneofReturnType__examples | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requesting_agent) -> _WhichOneofReturnType__requesting_agent | None: ...
+
+Global___ReplayRulebookRequest: _TypeAlias = ReplayRulebookRequest  # noqa: Y015
+
+@_typing.final
+class ReplayRulebookResponse(_message.Message):
+    """A part of the result: progress first, the summary at the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___ReplayProgress:
+        """How far the replay has come."""
+
+    @_builtins.property
+    def report(self) -> Global___ReplayReport:
+        """The end."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___ReplayProgress | None = ...,
+        report: Global___ReplayReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["progress", "report"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ReplayRulebookResponse: _TypeAlias = ReplayRulebookResponse  # noqa: Y015
+
+@_typing.final
+class ReplayProgress(_message.Message):
+    """How far a replay has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    REACHED_AT_FIELD_NUMBER: _builtins.int
+    actions: _builtins.int
+    """Actions that were evaluated."""
+    @_builtins.property
+    def reached_at(self) -> _timestamp_pb2.Timestamp:
+        """Instant of the last of them; they are evaluated latest first."""
+
+    def __init__(
+        self,
+        *,
+        actions: _builtins.int = ...,
+        reached_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reached_at", b"reached_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "reached_at", b"reached_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayProgress: _TypeAlias = ReplayProgress  # noqa: Y015
+
+@_typing.final
+class ReplayReport(_message.Message):
+    """Result of a replay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RecordedVersionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
+    RECORDED_FIELD_NUMBER: _builtins.int
+    WITHOUT_CONTENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    NEWLY_STOPPED_FIELD_NUMBER: _builtins.int
+    EARLIEST_FIELD_NUMBER: _builtins.int
+    LATEST_FIELD_NUMBER: _builtins.int
+    RECORDED_VERSIONS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    GUARDRAILS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    rule_set_version: _builtins.str
+    """Names the rulebooks and their contents."""
+    recorded: _builtins.int
+    """Number of recorded actions."""
+    without_content: _builtins.int
+    """Actions whose content is not stored, which cannot be evaluated."""
+    unknown: _builtins.int
+    """Actions whose verdict cannot be known."""
+    newly_stopped: _builtins.int
+    """Actions that were allowed and would not be."""
+    truncated: _builtins.bool
+    """Whether earlier actions were left out, since at most 100 000 are evaluated."""
+    @_builtins.property
+    def earliest(self) -> _timestamp_pb2.Timestamp:
+        """Instant of the earliest action."""
+
+    @_builtins.property
+    def latest(self) -> _timestamp_pb2.Timestamp:
+        """Instant of the latest action."""
+
+    @_builtins.property
+    def recorded_versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Number of actions by the rule set that evaluated them."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayChange]:
+        """The verdicts that would change."""
+
+    @_builtins.property
+    def guardrails(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedGuardrail]:
+        """Counts of each guardrail."""
+
+    def __init__(
+        self,
+        *,
+        rule_set_version: _builtins.str = ...,
+        recorded: _builtins.int = ...,
+        without_content: _builtins.int = ...,
+        unknown: _builtins.int = ...,
+        newly_stopped: _builtins.int = ...,
+        earliest: _timestamp_pb2.Timestamp | None = ...,
+        latest: _timestamp_pb2.Timestamp | None = ...,
+        recorded_versions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        changes: _abc.Iterable[Global___ReplayChange] | None = ...,
+        guardrails: _abc.Iterable[Global___ReplayedGuardrail] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "earliest", b"earliest", "guardrails", b"guardrails", "latest", b"latest", "newly_stopped", b"newly_stopped", "recorded", b"recorded", "recorded_versions", b"recorded_versions", "rule_set_version", b"rule_set_version", "truncated", b"truncated", "unknown", b"unknown", "without_content", b"without_content"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayReport: _TypeAlias = ReplayReport  # noqa: Y015
+
+@_typing.final
+class ReplayChange(_message.Message):
+    """Actions whose verdict would change in the same way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    EXAMPLES_FIELD_NUMBER: _builtins.int
+    before: Global___ReplayVerdict.ValueType
+    """The recorded verdict."""
+    after: Global___ReplayVerdict.ValueType
+    """The new verdict."""
+    count: _builtins.int
+    """Number of actions."""
+    @_builtins.property
+    def examples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayExample]:
+        """Some of them, each in other words, by another agent or with other guardrails."""
+
+    def __init__(
+        self,
+        *,
+        before: Global___ReplayVerdict.ValueType = ...,
+        after: Global___ReplayVerdict.ValueType = ...,
+        count: _builtins.int = ...,
+        examples: _abc.Iterable[Global___ReplayExample] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "count", b"count", "examples", b"examples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayChange: _TypeAlias = ReplayChange  # noqa: Y015
+
+@_typing.final
+class ReplayExample(_message.Message):
+    """A recorded action whose verdict would change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JUDGED_AT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    FIRED_FIELD_NUMBER: _builtins.int
+    WOULD_FIRE_FIELD_NUMBER: _builtins.int
+    STOPPED_BY_FIELD_NUMBER: _builtins.int
+    entry_id: _builtins.str
+    """The audit entry."""
+    request_id: _builtins.str
+    """The request that caused it."""
+    agent: _builtins.str
+    """The agent."""
+    description: _builtins.str
+    """Its description."""
+    @_builtins.property
+    def judged_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was evaluated."""
+
+    @_builtins.property
+    def fired(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The guardrails that fired."""
+
+    @_builtins.property
+    def would_fire(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The guardrails that would fire."""
+
+    @_builtins.property
+    def stopped_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The guardrails that would stop it."""
+
+    def __init__(
+        self,
+        *,
+        entry_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        judged_at: _timestamp_pb2.Timestamp | None = ...,
+        agent: _builtins.str = ...,
+        description: _builtins.str | None = ...,
+        fired: _abc.Iterable[_builtins.str] | None = ...,
+        would_fire: _abc.Iterable[_builtins.str] | None = ...,
+        stopped_by: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "judged_at", b"judged_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "agent", b"agent", "description", b"description", "entry_id", b"entry_id", "fired", b"fired", "judged_at", b"judged_at", "request_id", b"request_id", "stopped_by", b"stopped_by", "would_fire", b"would_fire"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
+
+Global___ReplayExample: _TypeAlias = ReplayExample  # noqa: Y015
+
+@_typing.final
+class ReplayedGuardrail(_message.Message):
+    """How often a guardrail fires in a replay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    FIRED_FIELD_NUMBER: _builtins.int
+    NEWLY_FIRED_FIELD_NUMBER: _builtins.int
+    NO_LONGER_FIRED_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    severity: _types_pb2.Severity.ValueType
+    """Whether it blocks, warns or needs approval; absent if the candidate does not contain it."""
+    enforcement: Global___Enforcement.ValueType
+    """Whether that is enforced; absent if the candidate does not contain it."""
+    fired: _builtins.int
+    """Actions for which it fires."""
+    newly_fired: _builtins.int
+    """Actions for which it fires and did not."""
+    no_longer_fired: _builtins.int
+    """Actions for which it fired and would not."""
+    stopped: _builtins.int
+    """Actions that were allowed and that it would stop."""
+    unknown: _builtins.int
+    """Actions for which it reads facts that were not recorded."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        severity: _types_pb2.Severity.ValueType = ...,
+        enforcement: Global___Enforcement.ValueType = ...,
+        fired: _builtins.int = ...,
+        newly_fired: _builtins.int = ...,
+        no_longer_fired: _builtins.int = ...,
+        stopped: _builtins.int = ...,
+        unknown: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enforcement", b"enforcement", "fired", b"fired", "id", b"id", "newly_fired", b"newly_fired", "no_longer_fired", b"no_longer_fired", "severity", b"severity", "stopped", b"stopped", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayedGuardrail: _TypeAlias = ReplayedGuardrail  # noqa: Y015
 
 @_typing.final
 class ListGuardrailsRequest(_message.Message):

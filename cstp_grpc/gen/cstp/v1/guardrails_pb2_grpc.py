@@ -60,6 +60,16 @@ class GuardrailServiceStub:
                 request_serializer=cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsResponse.FromString,
                 _registered_method=True)
+        self.TryRulebook = channel.unary_unary(
+                '/cstp.v1.GuardrailService/TryRulebook',
+                request_serializer=cstp_dot_v1_dot_guardrails__pb2.TryRulebookRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_guardrails__pb2.TryRulebookResponse.FromString,
+                _registered_method=True)
+        self.ReplayRulebook = channel.unary_stream(
+                '/cstp.v1.GuardrailService/ReplayRulebook',
+                request_serializer=cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookResponse.FromString,
+                _registered_method=True)
 
 
 class GuardrailServiceServicer:
@@ -108,6 +118,25 @@ class GuardrailServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TryRulebook(self, request, context):
+        """Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+        in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+        other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+        bounds, RATE_LIMITED for too many at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplayRulebook(self, request, context):
+        """Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+        its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+        INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GuardrailServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -135,6 +164,16 @@ def add_GuardrailServiceServicer_to_server(servicer, server):
                     servicer.BatchCheckGuardrails,
                     request_deserializer=cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsResponse.SerializeToString,
+            ),
+            'TryRulebook': grpc.unary_unary_rpc_method_handler(
+                    servicer.TryRulebook,
+                    request_deserializer=cstp_dot_v1_dot_guardrails__pb2.TryRulebookRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_guardrails__pb2.TryRulebookResponse.SerializeToString,
+            ),
+            'ReplayRulebook': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReplayRulebook,
+                    request_deserializer=cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +312,60 @@ class GuardrailService:
             '/cstp.v1.GuardrailService/BatchCheckGuardrails',
             cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsRequest.SerializeToString,
             cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TryRulebook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.GuardrailService/TryRulebook',
+            cstp_dot_v1_dot_guardrails__pb2.TryRulebookRequest.SerializeToString,
+            cstp_dot_v1_dot_guardrails__pb2.TryRulebookResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplayRulebook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.GuardrailService/ReplayRulebook',
+            cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookRequest.SerializeToString,
+            cstp_dot_v1_dot_guardrails__pb2.ReplayRulebookResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,17 @@ class GuardrailServiceStub:
     INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
     recorded.
     """
+    TryRulebook: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.TryRulebookRequest, _guardrails_pb2.TryRulebookResponse]
+    """Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+    in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+    other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+    bounds, RATE_LIMITED for too many at once.
+    """
+    ReplayRulebook: _grpc.UnaryStreamMultiCallable[_guardrails_pb2.ReplayRulebookRequest, _guardrails_pb2.ReplayRulebookResponse]
+    """Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+    its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+    INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
+    """
 
 @_typing.type_check_only
 class GuardrailServiceAsyncStub(GuardrailServiceStub):
@@ -80,6 +91,17 @@ class GuardrailServiceAsyncStub(GuardrailServiceStub):
     durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
     INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
     recorded.
+    """
+    TryRulebook: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.TryRulebookRequest, _guardrails_pb2.TryRulebookResponse]  # type: ignore[assignment]
+    """Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+    in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+    other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+    bounds, RATE_LIMITED for too many at once.
+    """
+    ReplayRulebook: _aio.UnaryStreamMultiCallable[_guardrails_pb2.ReplayRulebookRequest, _guardrails_pb2.ReplayRulebookResponse]  # type: ignore[assignment]
+    """Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+    its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+    INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
     """
 
 class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -134,6 +156,29 @@ class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
         durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
         INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
         recorded.
+        """
+
+    @_abc_1.abstractmethod
+    def TryRulebook(
+        self,
+        request: _guardrails_pb2.TryRulebookRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_guardrails_pb2.TryRulebookResponse, _abc.Awaitable[_guardrails_pb2.TryRulebookResponse]]:
+        """Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+        in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+        other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+        bounds, RATE_LIMITED for too many at once.
+        """
+
+    @_abc_1.abstractmethod
+    def ReplayRulebook(
+        self,
+        request: _guardrails_pb2.ReplayRulebookRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_guardrails_pb2.ReplayRulebookResponse], _abc.AsyncIterator[_guardrails_pb2.ReplayRulebookResponse]]:
+        """Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+        its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+        INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
         """
 
 def add_GuardrailServiceServicer_to_server(servicer: GuardrailServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

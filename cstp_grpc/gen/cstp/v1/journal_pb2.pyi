@@ -588,16 +588,22 @@ class GetDecisionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier."""
+    oversee: _builtins.bool
+    """True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+    permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "oversee", b"oversee"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -638,6 +644,7 @@ class ListDecisionsRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     REVIEW_DUE_FIELD_NUMBER: _builtins.int
     ID_PREFIX_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
@@ -648,6 +655,10 @@ class ListDecisionsRequest(_message.Message):
     """
     id_prefix: _builtins.str
     """Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters."""
+    oversee: _builtins.bool
+    """True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+    permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet."""
@@ -660,10 +671,11 @@ class ListDecisionsRequest(_message.Message):
         filters: _types_pb2.DecisionFilters | None = ...,
         review_due: _builtins.bool = ...,
         id_prefix: _builtins.str | None = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix", "filters", b"filters", "id_prefix", b"id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix", "filters", b"filters", "id_prefix", b"id_prefix", "page_size", b"page_size", "page_token", b"page_token", "review_due", b"review_due"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix", "filters", b"filters", "id_prefix", b"id_prefix", "oversee", b"oversee", "page_size", b"page_size", "page_token", b"page_token", "review_due", b"review_due"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id_prefix: _TypeAlias = _typing.Literal["id_prefix"]  # noqa: Y015
     _WhichOneofArgType__id_prefix: _TypeAlias = _typing.Literal["_id_prefix", b"_id_prefix"]  # noqa: Y015
@@ -1046,22 +1058,28 @@ class GetDecisionGraphRequest(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier."""
     depth: _builtins.int
     """Maximum distance from it in links, at most 10. [default: 2]"""
     max_nodes: _builtins.int
     """Maximum number of decisions, at most 500. [default: 100]"""
+    oversee: _builtins.bool
+    """True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+    permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         depth: _builtins.int = ...,
         max_nodes: _builtins.int = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "id", b"id", "max_nodes", b"max_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "id", b"id", "max_nodes", b"max_nodes", "oversee", b"oversee"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,6 +53,10 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Delete chat sessions of one's tenant."""
     PERMISSION_APPROVE: _Permission.ValueType  # 11
     """Grant, deny and revoke approvals for actions of other agents, and read their approval requests."""
+    PERMISSION_OVERSEE: _Permission.ValueType  # 12
+    """Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
+    not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
+    """
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """A permission that an agent needs to call an rpc."""
@@ -83,15 +87,22 @@ PERMISSION_ERASE: Permission.ValueType  # 10
 """Delete chat sessions of one's tenant."""
 PERMISSION_APPROVE: Permission.ValueType  # 11
 """Grant, deny and revoke approvals for actions of other agents, and read their approval requests."""
+PERMISSION_OVERSEE: Permission.ValueType  # 12
+"""Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
+not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
+"""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int
+ALTERNATIVE_PERMISSION_FIELD_NUMBER: _builtins.int
 EXAMPLE_FIELD_NUMBER: _builtins.int
 INTENT_TYPE_FIELD_NUMBER: _builtins.int
 SECRET_RESPONSE_FIELD_NUMBER: _builtins.int
 INTERNAL_FIELD_NUMBER: _builtins.int
 permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
 """The permission that a caller of the rpc needs."""
+alternative_permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
+"""Another permission that suffices; such a caller may get less, as the rpc describes."""
 example: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[_builtins.str]]
 """Example params of the rpc as JSON, for its documentation."""
 intent_type: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.str]

@@ -121,6 +121,9 @@ const (
 	AuditEvent_AUDIT_EVENT_NOTIFICATION_SENT AuditEvent = 42
 	// A verification of the audit trail had findings: `count` of them; the action is the first one.
 	AuditEvent_AUDIT_EVENT_VERIFICATION_FAILED AuditEvent = 43
+	// Decisions, intents or statistics of every agent were read with the permission `oversee`; the action is the method,
+	// with the decision or the agent that it named.
+	AuditEvent_AUDIT_EVENT_RECORDS_OVERSEEN AuditEvent = 41
 )
 
 // Enum value maps for AuditEvent.
@@ -169,6 +172,7 @@ var (
 		40: "AUDIT_EVENT_SUBJECT_ERASED",
 		42: "AUDIT_EVENT_NOTIFICATION_SENT",
 		43: "AUDIT_EVENT_VERIFICATION_FAILED",
+		41: "AUDIT_EVENT_RECORDS_OVERSEEN",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -214,6 +218,7 @@ var (
 		"AUDIT_EVENT_SUBJECT_ERASED":          40,
 		"AUDIT_EVENT_NOTIFICATION_SENT":       42,
 		"AUDIT_EVENT_VERIFICATION_FAILED":     43,
+		"AUDIT_EVENT_RECORDS_OVERSEEN":        41,
 	}
 )
 
@@ -242,6 +247,389 @@ func (x AuditEvent) Number() protoreflect.EnumNumber {
 // Deprecated: Use AuditEvent.Descriptor instead.
 func (AuditEvent) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{0}
+}
+
+// How the entries of a period are divided by time, in UTC.
+type AuditBucketSize int32
+
+const (
+	// They are not.
+	AuditBucketSize_AUDIT_BUCKET_SIZE_UNSPECIFIED AuditBucketSize = 0
+	// By hour.
+	AuditBucketSize_AUDIT_BUCKET_SIZE_HOUR AuditBucketSize = 1
+	// By day.
+	AuditBucketSize_AUDIT_BUCKET_SIZE_DAY AuditBucketSize = 2
+)
+
+// Enum value maps for AuditBucketSize.
+var (
+	AuditBucketSize_name = map[int32]string{
+		0: "AUDIT_BUCKET_SIZE_UNSPECIFIED",
+		1: "AUDIT_BUCKET_SIZE_HOUR",
+		2: "AUDIT_BUCKET_SIZE_DAY",
+	}
+	AuditBucketSize_value = map[string]int32{
+		"AUDIT_BUCKET_SIZE_UNSPECIFIED": 0,
+		"AUDIT_BUCKET_SIZE_HOUR":        1,
+		"AUDIT_BUCKET_SIZE_DAY":         2,
+	}
+)
+
+func (x AuditBucketSize) Enum() *AuditBucketSize {
+	p := new(AuditBucketSize)
+	*p = x
+	return p
+}
+
+func (x AuditBucketSize) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuditBucketSize) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_audit_proto_enumTypes[1].Descriptor()
+}
+
+func (AuditBucketSize) Type() protoreflect.EnumType {
+	return &file_cstp_v1_audit_proto_enumTypes[1]
+}
+
+func (x AuditBucketSize) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuditBucketSize.Descriptor instead.
+func (AuditBucketSize) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{1}
+}
+
+// The property by which entries are grouped.
+type AuditGrouping int32
+
+const (
+	// Never sent.
+	AuditGrouping_AUDIT_GROUPING_UNSPECIFIED AuditGrouping = 0
+	// By event.
+	AuditGrouping_AUDIT_GROUPING_EVENT AuditGrouping = 1
+	// By the agent that called.
+	AuditGrouping_AUDIT_GROUPING_AGENT AuditGrouping = 2
+	// By each guardrail that blocked, warned or was in a dry run; an entry counts for all that it names.
+	AuditGrouping_AUDIT_GROUPING_GUARDRAIL AuditGrouping = 3
+	// By the category of the evaluated action.
+	AuditGrouping_AUDIT_GROUPING_CATEGORY AuditGrouping = 4
+	// By the project of the evaluated action.
+	AuditGrouping_AUDIT_GROUPING_PROJECT AuditGrouping = 5
+	// By the stakes of the evaluated action.
+	AuditGrouping_AUDIT_GROUPING_STAKES AuditGrouping = 6
+)
+
+// Enum value maps for AuditGrouping.
+var (
+	AuditGrouping_name = map[int32]string{
+		0: "AUDIT_GROUPING_UNSPECIFIED",
+		1: "AUDIT_GROUPING_EVENT",
+		2: "AUDIT_GROUPING_AGENT",
+		3: "AUDIT_GROUPING_GUARDRAIL",
+		4: "AUDIT_GROUPING_CATEGORY",
+		5: "AUDIT_GROUPING_PROJECT",
+		6: "AUDIT_GROUPING_STAKES",
+	}
+	AuditGrouping_value = map[string]int32{
+		"AUDIT_GROUPING_UNSPECIFIED": 0,
+		"AUDIT_GROUPING_EVENT":       1,
+		"AUDIT_GROUPING_AGENT":       2,
+		"AUDIT_GROUPING_GUARDRAIL":   3,
+		"AUDIT_GROUPING_CATEGORY":    4,
+		"AUDIT_GROUPING_PROJECT":     5,
+		"AUDIT_GROUPING_STAKES":      6,
+	}
+)
+
+func (x AuditGrouping) Enum() *AuditGrouping {
+	p := new(AuditGrouping)
+	*p = x
+	return p
+}
+
+func (x AuditGrouping) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuditGrouping) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_audit_proto_enumTypes[2].Descriptor()
+}
+
+func (AuditGrouping) Type() protoreflect.EnumType {
+	return &file_cstp_v1_audit_proto_enumTypes[2]
+}
+
+func (x AuditGrouping) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuditGrouping.Descriptor instead.
+func (AuditGrouping) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{2}
+}
+
+// Format of an export.
+type AuditExportFormat int32
+
+const (
+	// The same as AUDIT_EXPORT_FORMAT_JSONL.
+	AuditExportFormat_AUDIT_EXPORT_FORMAT_UNSPECIFIED AuditExportFormat = 0
+	// JSON Lines: a JSON object for each entry.
+	AuditExportFormat_AUDIT_EXPORT_FORMAT_JSONL AuditExportFormat = 1
+	// CSV with a header.
+	AuditExportFormat_AUDIT_EXPORT_FORMAT_CSV AuditExportFormat = 2
+	// CloudEvents 1.0 as JSON Lines.
+	AuditExportFormat_AUDIT_EXPORT_FORMAT_CLOUDEVENTS AuditExportFormat = 3
+)
+
+// Enum value maps for AuditExportFormat.
+var (
+	AuditExportFormat_name = map[int32]string{
+		0: "AUDIT_EXPORT_FORMAT_UNSPECIFIED",
+		1: "AUDIT_EXPORT_FORMAT_JSONL",
+		2: "AUDIT_EXPORT_FORMAT_CSV",
+		3: "AUDIT_EXPORT_FORMAT_CLOUDEVENTS",
+	}
+	AuditExportFormat_value = map[string]int32{
+		"AUDIT_EXPORT_FORMAT_UNSPECIFIED": 0,
+		"AUDIT_EXPORT_FORMAT_JSONL":       1,
+		"AUDIT_EXPORT_FORMAT_CSV":         2,
+		"AUDIT_EXPORT_FORMAT_CLOUDEVENTS": 3,
+	}
+)
+
+func (x AuditExportFormat) Enum() *AuditExportFormat {
+	p := new(AuditExportFormat)
+	*p = x
+	return p
+}
+
+func (x AuditExportFormat) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuditExportFormat) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_audit_proto_enumTypes[3].Descriptor()
+}
+
+func (AuditExportFormat) Type() protoreflect.EnumType {
+	return &file_cstp_v1_audit_proto_enumTypes[3]
+}
+
+func (x AuditExportFormat) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuditExportFormat.Descriptor instead.
+func (AuditExportFormat) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{3}
+}
+
+// The kind of fault of a trail.
+type AuditFindingKind int32
+
+const (
+	// Never sent.
+	AuditFindingKind_AUDIT_FINDING_KIND_UNSPECIFIED AuditFindingKind = 0
+	// An entry does not match its hash.
+	AuditFindingKind_AUDIT_FINDING_KIND_ALTERED AuditFindingKind = 1
+	// An entry does not follow the previous one: one of the two was replaced.
+	AuditFindingKind_AUDIT_FINDING_KIND_UNLINKED AuditFindingKind = 2
+	// Entries are missing.
+	AuditFindingKind_AUDIT_FINDING_KIND_MISSING AuditFindingKind = 3
+	// An entry is not in its place.
+	AuditFindingKind_AUDIT_FINDING_KIND_MOVED AuditFindingKind = 4
+	// An entry was not added by a server.
+	AuditFindingKind_AUDIT_FINDING_KIND_INSERTED AuditFindingKind = 5
+	// Entries differ from those that a checkpoint signed.
+	AuditFindingKind_AUDIT_FINDING_KIND_UNSIGNED AuditFindingKind = 6
+	// A checkpoint or the record of a removed segment is missing, false, or not signed by a trusted key.
+	AuditFindingKind_AUDIT_FINDING_KIND_CHECKPOINT AuditFindingKind = 7
+	// The table that finds entries by their guardrails does not agree with an entry.
+	AuditFindingKind_AUDIT_FINDING_KIND_GUARDRAILS AuditFindingKind = 8
+)
+
+// Enum value maps for AuditFindingKind.
+var (
+	AuditFindingKind_name = map[int32]string{
+		0: "AUDIT_FINDING_KIND_UNSPECIFIED",
+		1: "AUDIT_FINDING_KIND_ALTERED",
+		2: "AUDIT_FINDING_KIND_UNLINKED",
+		3: "AUDIT_FINDING_KIND_MISSING",
+		4: "AUDIT_FINDING_KIND_MOVED",
+		5: "AUDIT_FINDING_KIND_INSERTED",
+		6: "AUDIT_FINDING_KIND_UNSIGNED",
+		7: "AUDIT_FINDING_KIND_CHECKPOINT",
+		8: "AUDIT_FINDING_KIND_GUARDRAILS",
+	}
+	AuditFindingKind_value = map[string]int32{
+		"AUDIT_FINDING_KIND_UNSPECIFIED": 0,
+		"AUDIT_FINDING_KIND_ALTERED":     1,
+		"AUDIT_FINDING_KIND_UNLINKED":    2,
+		"AUDIT_FINDING_KIND_MISSING":     3,
+		"AUDIT_FINDING_KIND_MOVED":       4,
+		"AUDIT_FINDING_KIND_INSERTED":    5,
+		"AUDIT_FINDING_KIND_UNSIGNED":    6,
+		"AUDIT_FINDING_KIND_CHECKPOINT":  7,
+		"AUDIT_FINDING_KIND_GUARDRAILS":  8,
+	}
+)
+
+func (x AuditFindingKind) Enum() *AuditFindingKind {
+	p := new(AuditFindingKind)
+	*p = x
+	return p
+}
+
+func (x AuditFindingKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuditFindingKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_audit_proto_enumTypes[4].Descriptor()
+}
+
+func (AuditFindingKind) Type() protoreflect.EnumType {
+	return &file_cstp_v1_audit_proto_enumTypes[4]
+}
+
+func (x AuditFindingKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuditFindingKind.Descriptor instead.
+func (AuditFindingKind) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{4}
+}
+
+// Conditions that entries must all meet; an absent one does not restrict.
+type AuditConditions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// About exactly this.
+	Event AuditEvent `protobuf:"varint,1,opt,name=event,proto3,enum=cstp.v1.AuditEvent" json:"event,omitempty"`
+	// Caused by exactly this agent.
+	RequestingAgent *string `protobuf:"bytes,2,opt,name=requesting_agent,json=requestingAgent,proto3,oneof" json:"requesting_agent,omitempty"`
+	// With exactly this verdict.
+	Allowed *bool `protobuf:"varint,3,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
+	// Where exactly this guardrail blocked, warned or was in a dry run.
+	GuardrailId *string `protobuf:"bytes,4,opt,name=guardrail_id,json=guardrailId,proto3,oneof" json:"guardrail_id,omitempty"`
+	// With exactly this correlation id.
+	CorrelationId *string `protobuf:"bytes,5,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// About exactly this decision.
+	DecisionId *string `protobuf:"bytes,6,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// Whose action contains each of these words, in upper or lower case (of ASCII).
+	Words []string `protobuf:"bytes,7,rep,name=words,proto3" json:"words,omitempty"`
+	// Whose evaluated action has exactly this category. Actions that are not stored never match, nor do the next two.
+	Category *string `protobuf:"bytes,8,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// Whose evaluated action has any of these stakes.
+	Stakes []Stakes `protobuf:"varint,9,rep,packed,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// Whose evaluated action names exactly this project.
+	Project       *string `protobuf:"bytes,10,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditConditions) Reset() {
+	*x = AuditConditions{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditConditions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditConditions) ProtoMessage() {}
+
+func (x *AuditConditions) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditConditions.ProtoReflect.Descriptor instead.
+func (*AuditConditions) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *AuditConditions) GetEvent() AuditEvent {
+	if x != nil {
+		return x.Event
+	}
+	return AuditEvent_AUDIT_EVENT_UNSPECIFIED
+}
+
+func (x *AuditConditions) GetRequestingAgent() string {
+	if x != nil && x.RequestingAgent != nil {
+		return *x.RequestingAgent
+	}
+	return ""
+}
+
+func (x *AuditConditions) GetAllowed() bool {
+	if x != nil && x.Allowed != nil {
+		return *x.Allowed
+	}
+	return false
+}
+
+func (x *AuditConditions) GetGuardrailId() string {
+	if x != nil && x.GuardrailId != nil {
+		return *x.GuardrailId
+	}
+	return ""
+}
+
+func (x *AuditConditions) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *AuditConditions) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *AuditConditions) GetWords() []string {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *AuditConditions) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *AuditConditions) GetStakes() []Stakes {
+	if x != nil {
+		return x.Stakes
+	}
+	return nil
+}
+
+func (x *AuditConditions) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
 }
 
 // One thing that happened.
@@ -299,7 +687,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[0]
+	mi := &file_cstp_v1_audit_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +699,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[0]
+	mi := &file_cstp_v1_audit_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +712,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{0}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -496,7 +884,7 @@ type AuditedPeer struct {
 
 func (x *AuditedPeer) Reset() {
 	*x = AuditedPeer{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[1]
+	mi := &file_cstp_v1_audit_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +896,7 @@ func (x *AuditedPeer) String() string {
 func (*AuditedPeer) ProtoMessage() {}
 
 func (x *AuditedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[1]
+	mi := &file_cstp_v1_audit_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +909,7 @@ func (x *AuditedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditedPeer.ProtoReflect.Descriptor instead.
 func (*AuditedPeer) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{1}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AuditedPeer) GetAgent() string {
@@ -573,14 +961,24 @@ type ListAuditEntriesRequest struct {
 	// That failed for exactly this reason, an ErrorReason without its prefix.
 	Error *string `protobuf:"bytes,12,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// About exactly this approval.
-	ApprovalId    *string `protobuf:"bytes,13,opt,name=approval_id,json=approvalId,proto3,oneof" json:"approval_id,omitempty"`
+	ApprovalId *string `protobuf:"bytes,13,opt,name=approval_id,json=approvalId,proto3,oneof" json:"approval_id,omitempty"`
+	// Whose action contains each of these words, in upper or lower case (of ASCII).
+	Words []string `protobuf:"bytes,14,rep,name=words,proto3" json:"words,omitempty"`
+	// Whose evaluated action has exactly this category. Actions that are not stored never match, nor do the next two.
+	Category *string `protobuf:"bytes,15,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// Whose evaluated action has any of these stakes.
+	Stakes []Stakes `protobuf:"varint,16,rep,packed,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// Whose evaluated action names exactly this project.
+	Project *string `protobuf:"bytes,17,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// True counts the matching entries too, which takes longer.
+	WithTotal     bool `protobuf:"varint,18,opt,name=with_total,json=withTotal,proto3" json:"with_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditEntriesRequest) Reset() {
 	*x = ListAuditEntriesRequest{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[2]
+	mi := &file_cstp_v1_audit_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +990,7 @@ func (x *ListAuditEntriesRequest) String() string {
 func (*ListAuditEntriesRequest) ProtoMessage() {}
 
 func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[2]
+	mi := &file_cstp_v1_audit_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +1003,7 @@ func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{2}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListAuditEntriesRequest) GetPageSize() int32 {
@@ -699,6 +1097,41 @@ func (x *ListAuditEntriesRequest) GetApprovalId() string {
 	return ""
 }
 
+func (x *ListAuditEntriesRequest) GetWords() []string {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *ListAuditEntriesRequest) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesRequest) GetStakes() []Stakes {
+	if x != nil {
+		return x.Stakes
+	}
+	return nil
+}
+
+func (x *ListAuditEntriesRequest) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesRequest) GetWithTotal() bool {
+	if x != nil {
+		return x.WithTotal
+	}
+	return false
+}
+
 // A page of entries.
 type ListAuditEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -706,13 +1139,15 @@ type ListAuditEntriesResponse struct {
 	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Names the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Number of matching entries on all pages, if the request asks for it.
+	Total         *int64 `protobuf:"varint,3,opt,name=total,proto3,oneof" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditEntriesResponse) Reset() {
 	*x = ListAuditEntriesResponse{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[3]
+	mi := &file_cstp_v1_audit_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +1159,7 @@ func (x *ListAuditEntriesResponse) String() string {
 func (*ListAuditEntriesResponse) ProtoMessage() {}
 
 func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[3]
+	mi := &file_cstp_v1_audit_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +1172,7 @@ func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListAuditEntriesResponse) GetEntries() []*AuditEntry {
@@ -750,6 +1185,1518 @@ func (x *ListAuditEntriesResponse) GetEntries() []*AuditEntry {
 func (x *ListAuditEntriesResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesResponse) GetTotal() int64 {
+	if x != nil && x.Total != nil {
+		return *x.Total
+	}
+	return 0
+}
+
+// The period and the entries to count.
+type SummarizeAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At this instant or later. [default: 7 days before `before`]
+	After *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// At this instant or earlier. [default: now]
+	Before *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	// Which entries count.
+	Conditions *AuditConditions `protobuf:"bytes,3,opt,name=conditions,proto3" json:"conditions,omitempty"`
+	// Adds figures for each hour or day. At most 1000 buckets: 41 days by hour, 2 years by day.
+	Bucket AuditBucketSize `protobuf:"varint,4,opt,name=bucket,proto3,enum=cstp.v1.AuditBucketSize" json:"bucket,omitempty"`
+	// Adds figures for each group, for each of these; each once.
+	GroupBy []AuditGrouping `protobuf:"varint,5,rep,packed,name=group_by,json=groupBy,proto3,enum=cstp.v1.AuditGrouping" json:"group_by,omitempty"`
+	// Maximum number of groups of each kind, at most 100. [default: 20]
+	MaxGroups     int32 `protobuf:"varint,6,opt,name=max_groups,json=maxGroups,proto3" json:"max_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SummarizeAuditRequest) Reset() {
+	*x = SummarizeAuditRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SummarizeAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SummarizeAuditRequest) ProtoMessage() {}
+
+func (x *SummarizeAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SummarizeAuditRequest.ProtoReflect.Descriptor instead.
+func (*SummarizeAuditRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SummarizeAuditRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *SummarizeAuditRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *SummarizeAuditRequest) GetConditions() *AuditConditions {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *SummarizeAuditRequest) GetBucket() AuditBucketSize {
+	if x != nil {
+		return x.Bucket
+	}
+	return AuditBucketSize_AUDIT_BUCKET_SIZE_UNSPECIFIED
+}
+
+func (x *SummarizeAuditRequest) GetGroupBy() []AuditGrouping {
+	if x != nil {
+		return x.GroupBy
+	}
+	return nil
+}
+
+func (x *SummarizeAuditRequest) GetMaxGroups() int32 {
+	if x != nil {
+		return x.MaxGroups
+	}
+	return 0
+}
+
+// The figures of a period.
+type SummarizeAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the period begins.
+	After *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// Where it ends.
+	Before *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	// Figures of all entries.
+	Counts *AuditCounts `protobuf:"bytes,3,opt,name=counts,proto3" json:"counts,omitempty"`
+	// Figures by hour or day, earliest first, without those that have no entries.
+	Buckets []*AuditBucket `protobuf:"bytes,4,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	// Figures of the groups in the order of `groupBy`, of each kind the largest first.
+	Groups        []*AuditGroup `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SummarizeAuditResponse) Reset() {
+	*x = SummarizeAuditResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SummarizeAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SummarizeAuditResponse) ProtoMessage() {}
+
+func (x *SummarizeAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SummarizeAuditResponse.ProtoReflect.Descriptor instead.
+func (*SummarizeAuditResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SummarizeAuditResponse) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *SummarizeAuditResponse) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *SummarizeAuditResponse) GetCounts() *AuditCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *SummarizeAuditResponse) GetBuckets() []*AuditBucket {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *SummarizeAuditResponse) GetGroups() []*AuditGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// How many entries there are.
+type AuditCounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries in all.
+	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Checks and announcements that were allowed.
+	Allowed int64 `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Checks and announcements that were blocked, or need an approval.
+	Blocked int64 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	// When the last entry was added; absent without entries.
+	LastAt        *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditCounts) Reset() {
+	*x = AuditCounts{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditCounts) ProtoMessage() {}
+
+func (x *AuditCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditCounts.ProtoReflect.Descriptor instead.
+func (*AuditCounts) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AuditCounts) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *AuditCounts) GetAllowed() int64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *AuditCounts) GetBlocked() int64 {
+	if x != nil {
+		return x.Blocked
+	}
+	return 0
+}
+
+func (x *AuditCounts) GetLastAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastAt
+	}
+	return nil
+}
+
+// The entries of an hour or a day.
+type AuditBucket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it begins, in UTC.
+	Start *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	// Its figures.
+	Counts        *AuditCounts `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditBucket) Reset() {
+	*x = AuditBucket{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditBucket) ProtoMessage() {}
+
+func (x *AuditBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditBucket.ProtoReflect.Descriptor instead.
+func (*AuditBucket) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AuditBucket) GetStart() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *AuditBucket) GetCounts() *AuditCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// The entries of a group.
+type AuditGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The property by which it is grouped.
+	Grouping AuditGrouping `protobuf:"varint,1,opt,name=grouping,proto3,enum=cstp.v1.AuditGrouping" json:"grouping,omitempty"`
+	// The value that its entries share, such as `guardrail_check` or the name of an agent.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Its figures.
+	Counts        *AuditCounts `protobuf:"bytes,3,opt,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditGroup) Reset() {
+	*x = AuditGroup{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditGroup) ProtoMessage() {}
+
+func (x *AuditGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditGroup.ProtoReflect.Descriptor instead.
+func (*AuditGroup) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *AuditGroup) GetGrouping() AuditGrouping {
+	if x != nil {
+		return x.Grouping
+	}
+	return AuditGrouping_AUDIT_GROUPING_UNSPECIFIED
+}
+
+func (x *AuditGroup) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *AuditGroup) GetCounts() *AuditCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// Entries to watch.
+type WatchAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which entries to send.
+	Conditions *AuditConditions `protobuf:"bytes,1,opt,name=conditions,proto3" json:"conditions,omitempty"`
+	// Resume token of a response; the watch continues after it. [default: now]
+	After         *string `protobuf:"bytes,2,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAuditRequest) Reset() {
+	*x = WatchAuditRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAuditRequest) ProtoMessage() {}
+
+func (x *WatchAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAuditRequest.ProtoReflect.Descriptor instead.
+func (*WatchAuditRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *WatchAuditRequest) GetConditions() *AuditConditions {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *WatchAuditRequest) GetAfter() string {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return ""
+}
+
+// An entry, or where the watch begins.
+type WatchAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry; absent in the first response.
+	Entry *AuditEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Names the place after this response.
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAuditResponse) Reset() {
+	*x = WatchAuditResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAuditResponse) ProtoMessage() {}
+
+func (x *WatchAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAuditResponse.ProtoReflect.Descriptor instead.
+func (*WatchAuditResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchAuditResponse) GetEntry() *AuditEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *WatchAuditResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+// What to verify the trail with.
+type VerifyAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM texts of the keys that may have signed checkpoints. [default: the key of this server]
+	PublicKeys []string `protobuf:"bytes,1,rep,name=public_keys,json=publicKeys,proto3" json:"public_keys,omitempty"`
+	// Checkpoints that were stored elsewhere, as ListCheckpoints has returned them.
+	Checkpoints   []*AuditCheckpoint `protobuf:"bytes,2,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyAuditRequest) Reset() {
+	*x = VerifyAuditRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyAuditRequest) ProtoMessage() {}
+
+func (x *VerifyAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyAuditRequest.ProtoReflect.Descriptor instead.
+func (*VerifyAuditRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *VerifyAuditRequest) GetPublicKeys() []string {
+	if x != nil {
+		return x.PublicKeys
+	}
+	return nil
+}
+
+func (x *VerifyAuditRequest) GetCheckpoints() []*AuditCheckpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+// A part of the result: progress and findings first, the report at the end.
+type VerifyAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*VerifyAuditResponse_Progress
+	//	*VerifyAuditResponse_Finding
+	//	*VerifyAuditResponse_Report
+	Part          isVerifyAuditResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyAuditResponse) Reset() {
+	*x = VerifyAuditResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyAuditResponse) ProtoMessage() {}
+
+func (x *VerifyAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyAuditResponse.ProtoReflect.Descriptor instead.
+func (*VerifyAuditResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VerifyAuditResponse) GetPart() isVerifyAuditResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *VerifyAuditResponse) GetProgress() *AuditProgress {
+	if x != nil {
+		if x, ok := x.Part.(*VerifyAuditResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *VerifyAuditResponse) GetFinding() *AuditFinding {
+	if x != nil {
+		if x, ok := x.Part.(*VerifyAuditResponse_Finding); ok {
+			return x.Finding
+		}
+	}
+	return nil
+}
+
+func (x *VerifyAuditResponse) GetReport() *AuditReport {
+	if x != nil {
+		if x, ok := x.Part.(*VerifyAuditResponse_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
+type isVerifyAuditResponse_Part interface {
+	isVerifyAuditResponse_Part()
+}
+
+type VerifyAuditResponse_Progress struct {
+	// How far the verification has come.
+	Progress *AuditProgress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type VerifyAuditResponse_Finding struct {
+	// A fault. At most 1000 are sent.
+	Finding *AuditFinding `protobuf:"bytes,2,opt,name=finding,proto3,oneof"`
+}
+
+type VerifyAuditResponse_Report struct {
+	// The end.
+	Report *AuditReport `protobuf:"bytes,3,opt,name=report,proto3,oneof"`
+}
+
+func (*VerifyAuditResponse_Progress) isVerifyAuditResponse_Part() {}
+
+func (*VerifyAuditResponse_Finding) isVerifyAuditResponse_Part() {}
+
+func (*VerifyAuditResponse_Report) isVerifyAuditResponse_Part() {}
+
+// How far the trail was read.
+type AuditProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries that were read.
+	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Entries that the trail had when the read began, approximately.
+	Total         int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditProgress) Reset() {
+	*x = AuditProgress{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditProgress) ProtoMessage() {}
+
+func (x *AuditProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditProgress.ProtoReflect.Descriptor instead.
+func (*AuditProgress) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AuditProgress) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *AuditProgress) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// A fault of the trail.
+type AuditFinding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its kind.
+	Kind AuditFindingKind `protobuf:"varint,1,opt,name=kind,proto3,enum=cstp.v1.AuditFindingKind" json:"kind,omitempty"`
+	// Description.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The entry; absent if it is missing.
+	EntryId *string `protobuf:"bytes,3,opt,name=entry_id,json=entryId,proto3,oneof" json:"entry_id,omitempty"`
+	// The chain.
+	ChainId *int32 `protobuf:"varint,4,opt,name=chain_id,json=chainId,proto3,oneof" json:"chain_id,omitempty"`
+	// The first position in the chain.
+	FirstPosition *int64 `protobuf:"varint,5,opt,name=first_position,json=firstPosition,proto3,oneof" json:"first_position,omitempty"`
+	// The last position in the chain.
+	LastPosition  *int64 `protobuf:"varint,6,opt,name=last_position,json=lastPosition,proto3,oneof" json:"last_position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditFinding) Reset() {
+	*x = AuditFinding{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditFinding) ProtoMessage() {}
+
+func (x *AuditFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditFinding.ProtoReflect.Descriptor instead.
+func (*AuditFinding) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AuditFinding) GetKind() AuditFindingKind {
+	if x != nil {
+		return x.Kind
+	}
+	return AuditFindingKind_AUDIT_FINDING_KIND_UNSPECIFIED
+}
+
+func (x *AuditFinding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *AuditFinding) GetEntryId() string {
+	if x != nil && x.EntryId != nil {
+		return *x.EntryId
+	}
+	return ""
+}
+
+func (x *AuditFinding) GetChainId() int32 {
+	if x != nil && x.ChainId != nil {
+		return *x.ChainId
+	}
+	return 0
+}
+
+func (x *AuditFinding) GetFirstPosition() int64 {
+	if x != nil && x.FirstPosition != nil {
+		return *x.FirstPosition
+	}
+	return 0
+}
+
+func (x *AuditFinding) GetLastPosition() int64 {
+	if x != nil && x.LastPosition != nil {
+		return *x.LastPosition
+	}
+	return 0
+}
+
+// Result of verifying the trail.
+type AuditReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether nothing is wrong, and the checkpoints prove it.
+	Whole bool `protobuf:"varint,1,opt,name=whole,proto3" json:"whole,omitempty"`
+	// Why the trail cannot be proved yet; absent if it can.
+	Unproved *string `protobuf:"bytes,2,opt,name=unproved,proto3,oneof" json:"unproved,omitempty"`
+	// Number of entries.
+	Entries int64 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Number of chains.
+	Chains int32 `protobuf:"varint,4,opt,name=chains,proto3" json:"chains,omitempty"`
+	// Number of checkpoints.
+	Checkpoints int32 `protobuf:"varint,5,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	// Entries after the last checkpoint; whether further ones followed them cannot be known.
+	Unsigned int64 `protobuf:"varint,6,opt,name=unsigned,proto3" json:"unsigned,omitempty"`
+	// Entries of before entries had hashes.
+	Unchained int64 `protobuf:"varint,7,opt,name=unchained,proto3" json:"unchained,omitempty"`
+	// Whether a checkpoint signs those.
+	UnchainedAreSigned bool `protobuf:"varint,8,opt,name=unchained_are_signed,json=unchainedAreSigned,proto3" json:"unchained_are_signed,omitempty"`
+	// Entries whose content was removed.
+	Redacted int64 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	// Entries that were removed because their time was over.
+	Removed int64 `protobuf:"varint,10,opt,name=removed,proto3" json:"removed,omitempty"`
+	// Entries without hashes whose removal has begun and not ended.
+	StillUnchained int64 `protobuf:"varint,11,opt,name=still_unchained,json=stillUnchained,proto3" json:"still_unchained,omitempty"`
+	// Number of findings.
+	Findings      int64 `protobuf:"varint,12,opt,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditReport) Reset() {
+	*x = AuditReport{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditReport) ProtoMessage() {}
+
+func (x *AuditReport) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditReport.ProtoReflect.Descriptor instead.
+func (*AuditReport) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AuditReport) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *AuditReport) GetUnproved() string {
+	if x != nil && x.Unproved != nil {
+		return *x.Unproved
+	}
+	return ""
+}
+
+func (x *AuditReport) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *AuditReport) GetChains() int32 {
+	if x != nil {
+		return x.Chains
+	}
+	return 0
+}
+
+func (x *AuditReport) GetCheckpoints() int32 {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return 0
+}
+
+func (x *AuditReport) GetUnsigned() int64 {
+	if x != nil {
+		return x.Unsigned
+	}
+	return 0
+}
+
+func (x *AuditReport) GetUnchained() int64 {
+	if x != nil {
+		return x.Unchained
+	}
+	return 0
+}
+
+func (x *AuditReport) GetUnchainedAreSigned() bool {
+	if x != nil {
+		return x.UnchainedAreSigned
+	}
+	return false
+}
+
+func (x *AuditReport) GetRedacted() int64 {
+	if x != nil {
+		return x.Redacted
+	}
+	return 0
+}
+
+func (x *AuditReport) GetRemoved() int64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *AuditReport) GetStillUnchained() int64 {
+	if x != nil {
+		return x.StillUnchained
+	}
+	return 0
+}
+
+func (x *AuditReport) GetFindings() int64 {
+	if x != nil {
+		return x.Findings
+	}
+	return 0
+}
+
+// The period and the format of an export.
+type ExportAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Format of the document. [default: jsonl]
+	Format AuditExportFormat `protobuf:"varint,1,opt,name=format,proto3,enum=cstp.v1.AuditExportFormat" json:"format,omitempty"`
+	// At this instant or later.
+	After *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// At this instant or earlier.
+	Before        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportAuditRequest) Reset() {
+	*x = ExportAuditRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportAuditRequest) ProtoMessage() {}
+
+func (x *ExportAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportAuditRequest.ProtoReflect.Descriptor instead.
+func (*ExportAuditRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ExportAuditRequest) GetFormat() AuditExportFormat {
+	if x != nil {
+		return x.Format
+	}
+	return AuditExportFormat_AUDIT_EXPORT_FORMAT_UNSPECIFIED
+}
+
+func (x *ExportAuditRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *ExportAuditRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+// A part of the document.
+type ExportAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whole lines; the parts in their order are the document.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// How many entries were sent, with those of this part.
+	Entries       int64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportAuditResponse) Reset() {
+	*x = ExportAuditResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportAuditResponse) ProtoMessage() {}
+
+func (x *ExportAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportAuditResponse.ProtoReflect.Descriptor instead.
+func (*ExportAuditResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ExportAuditResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ExportAuditResponse) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+// The subject of the evidence: a decision, or a period.
+type GetEvidenceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries about this decision, its causes and its outcome.
+	DecisionId *string `protobuf:"bytes,1,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// Entries at this instant or later.
+	After *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Entries at this instant or earlier.
+	Before *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	// PEM texts of the keys that may have signed checkpoints. [default: the key of this server]
+	PublicKeys []string `protobuf:"bytes,4,rep,name=public_keys,json=publicKeys,proto3" json:"public_keys,omitempty"`
+	// Checkpoints that were stored elsewhere, as ListCheckpoints has returned them.
+	Checkpoints   []*AuditCheckpoint `protobuf:"bytes,5,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEvidenceRequest) Reset() {
+	*x = GetEvidenceRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEvidenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEvidenceRequest) ProtoMessage() {}
+
+func (x *GetEvidenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEvidenceRequest.ProtoReflect.Descriptor instead.
+func (*GetEvidenceRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetEvidenceRequest) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *GetEvidenceRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *GetEvidenceRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *GetEvidenceRequest) GetPublicKeys() []string {
+	if x != nil {
+		return x.PublicKeys
+	}
+	return nil
+}
+
+func (x *GetEvidenceRequest) GetCheckpoints() []*AuditCheckpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+// A part of the evidence: progress first, then the document in parts, the report at the end.
+type GetEvidenceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*GetEvidenceResponse_Progress
+	//	*GetEvidenceResponse_Text
+	//	*GetEvidenceResponse_Report
+	Part          isGetEvidenceResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEvidenceResponse) Reset() {
+	*x = GetEvidenceResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEvidenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEvidenceResponse) ProtoMessage() {}
+
+func (x *GetEvidenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEvidenceResponse.ProtoReflect.Descriptor instead.
+func (*GetEvidenceResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetEvidenceResponse) GetPart() isGetEvidenceResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *GetEvidenceResponse) GetProgress() *AuditProgress {
+	if x != nil {
+		if x, ok := x.Part.(*GetEvidenceResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *GetEvidenceResponse) GetText() string {
+	if x != nil {
+		if x, ok := x.Part.(*GetEvidenceResponse_Text); ok {
+			return x.Text
+		}
+	}
+	return ""
+}
+
+func (x *GetEvidenceResponse) GetReport() *AuditReport {
+	if x != nil {
+		if x, ok := x.Part.(*GetEvidenceResponse_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
+type isGetEvidenceResponse_Part interface {
+	isGetEvidenceResponse_Part()
+}
+
+type GetEvidenceResponse_Progress struct {
+	// How far the verification of the trail has come.
+	Progress *AuditProgress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type GetEvidenceResponse_Text struct {
+	// A part of the JSON document; the parts in their order are the document.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3,oneof"`
+}
+
+type GetEvidenceResponse_Report struct {
+	// The end: the result of verifying the whole trail, which the document contains too.
+	Report *AuditReport `protobuf:"bytes,3,opt,name=report,proto3,oneof"`
+}
+
+func (*GetEvidenceResponse_Progress) isGetEvidenceResponse_Part() {}
+
+func (*GetEvidenceResponse_Text) isGetEvidenceResponse_Part() {}
+
+func (*GetEvidenceResponse_Report) isGetEvidenceResponse_Part() {}
+
+// Which page to list.
+type ListCheckpointsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of items in the page, at most 1000. [default: 50]
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The nextPageToken of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsRequest) Reset() {
+	*x = ListCheckpointsRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsRequest) ProtoMessage() {}
+
+func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsRequest.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListCheckpointsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListCheckpointsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of checkpoints.
+type ListCheckpointsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Latest first.
+	Checkpoints []*AuditCheckpoint `protobuf:"bytes,1,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	// Names the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsResponse) Reset() {
+	*x = ListCheckpointsResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsResponse) ProtoMessage() {}
+
+func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsResponse.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListCheckpointsResponse) GetCheckpoints() []*AuditCheckpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+func (x *ListCheckpointsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A signed statement of how far the chains of the trail have come.
+type AuditCheckpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number, from 1 without gaps. Read from the statement if it is absent in a request.
+	Number int32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// When it was signed.
+	SignedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=signed_at,json=signedAt,proto3" json:"signed_at,omitempty"`
+	// The signed statement: canonical JSON (RFC 8785).
+	Statement string `protobuf:"bytes,3,opt,name=statement,proto3" json:"statement,omitempty"`
+	// The Ed25519 signature of the statement.
+	Signature     []byte `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditCheckpoint) Reset() {
+	*x = AuditCheckpoint{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditCheckpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditCheckpoint) ProtoMessage() {}
+
+func (x *AuditCheckpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditCheckpoint.ProtoReflect.Descriptor instead.
+func (*AuditCheckpoint) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *AuditCheckpoint) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AuditCheckpoint) GetSignedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SignedAt
+	}
+	return nil
+}
+
+func (x *AuditCheckpoint) GetStatement() string {
+	if x != nil {
+		return x.Statement
+	}
+	return ""
+}
+
+func (x *AuditCheckpoint) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+// There is nothing to say.
+type GetPublicKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPublicKeyRequest) Reset() {
+	*x = GetPublicKeyRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPublicKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPublicKeyRequest) ProtoMessage() {}
+
+func (x *GetPublicKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPublicKeyRequest.ProtoReflect.Descriptor instead.
+func (*GetPublicKeyRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{24}
+}
+
+// The key that verifies checkpoints.
+type GetPublicKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier, as the statements name it.
+	KeyId string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The key in PEM.
+	PublicKey     string `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPublicKeyResponse) Reset() {
+	*x = GetPublicKeyResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPublicKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPublicKeyResponse) ProtoMessage() {}
+
+func (x *GetPublicKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPublicKeyResponse.ProtoReflect.Descriptor instead.
+func (*GetPublicKeyResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GetPublicKeyResponse) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *GetPublicKeyResponse) GetPublicKey() string {
+	if x != nil {
+		return x.PublicKey
 	}
 	return ""
 }
@@ -777,7 +2724,7 @@ type ListJudgedActionsRequest struct {
 
 func (x *ListJudgedActionsRequest) Reset() {
 	*x = ListJudgedActionsRequest{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	mi := &file_cstp_v1_audit_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +2736,7 @@ func (x *ListJudgedActionsRequest) String() string {
 func (*ListJudgedActionsRequest) ProtoMessage() {}
 
 func (x *ListJudgedActionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	mi := &file_cstp_v1_audit_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +2749,7 @@ func (x *ListJudgedActionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJudgedActionsRequest.ProtoReflect.Descriptor instead.
 func (*ListJudgedActionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListJudgedActionsRequest) GetPageSize() int32 {
@@ -867,7 +2814,7 @@ type ListJudgedActionsResponse struct {
 
 func (x *ListJudgedActionsResponse) Reset() {
 	*x = ListJudgedActionsResponse{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	mi := &file_cstp_v1_audit_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +2826,7 @@ func (x *ListJudgedActionsResponse) String() string {
 func (*ListJudgedActionsResponse) ProtoMessage() {}
 
 func (x *ListJudgedActionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	mi := &file_cstp_v1_audit_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +2839,7 @@ func (x *ListJudgedActionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJudgedActionsResponse.ProtoReflect.Descriptor instead.
 func (*ListJudgedActionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListJudgedActionsResponse) GetActions() []*JudgedAction {
@@ -931,7 +2878,7 @@ type JudgedAction struct {
 
 func (x *JudgedAction) Reset() {
 	*x = JudgedAction{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	mi := &file_cstp_v1_audit_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +2890,7 @@ func (x *JudgedAction) String() string {
 func (*JudgedAction) ProtoMessage() {}
 
 func (x *JudgedAction) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	mi := &file_cstp_v1_audit_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +2903,7 @@ func (x *JudgedAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgedAction.ProtoReflect.Descriptor instead.
 func (*JudgedAction) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *JudgedAction) GetEntry() *AuditEntry {
@@ -1042,7 +2989,7 @@ type IntentRecord struct {
 
 func (x *IntentRecord) Reset() {
 	*x = IntentRecord{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[7]
+	mi := &file_cstp_v1_audit_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +3001,7 @@ func (x *IntentRecord) String() string {
 func (*IntentRecord) ProtoMessage() {}
 
 func (x *IntentRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[7]
+	mi := &file_cstp_v1_audit_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +3014,7 @@ func (x *IntentRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntentRecord.ProtoReflect.Descriptor instead.
 func (*IntentRecord) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *IntentRecord) GetCorrelationId() string {
@@ -1209,7 +3156,7 @@ type ListIntentsRequest struct {
 
 func (x *ListIntentsRequest) Reset() {
 	*x = ListIntentsRequest{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[8]
+	mi := &file_cstp_v1_audit_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +3168,7 @@ func (x *ListIntentsRequest) String() string {
 func (*ListIntentsRequest) ProtoMessage() {}
 
 func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[8]
+	mi := &file_cstp_v1_audit_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +3181,7 @@ func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsRequest.ProtoReflect.Descriptor instead.
 func (*ListIntentsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListIntentsRequest) GetPageSize() int32 {
@@ -1313,7 +3260,7 @@ type ListIntentsResponse struct {
 
 func (x *ListIntentsResponse) Reset() {
 	*x = ListIntentsResponse{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[9]
+	mi := &file_cstp_v1_audit_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +3272,7 @@ func (x *ListIntentsResponse) String() string {
 func (*ListIntentsResponse) ProtoMessage() {}
 
 func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[9]
+	mi := &file_cstp_v1_audit_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +3285,7 @@ func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsResponse.ProtoReflect.Descriptor instead.
 func (*ListIntentsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListIntentsResponse) GetIntents() []*IntentRecord {
@@ -1359,7 +3306,29 @@ var File_cstp_v1_audit_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\a\n" +
+	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf2\x03\n" +
+	"\x0fAuditConditions\x12)\n" +
+	"\x05event\x18\x01 \x01(\x0e2\x13.cstp.v1.AuditEventR\x05event\x12.\n" +
+	"\x10requesting_agent\x18\x02 \x01(\tH\x00R\x0frequestingAgent\x88\x01\x01\x12\x1d\n" +
+	"\aallowed\x18\x03 \x01(\bH\x01R\aallowed\x88\x01\x01\x12&\n" +
+	"\fguardrail_id\x18\x04 \x01(\tH\x02R\vguardrailId\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x05 \x01(\tH\x03R\rcorrelationId\x88\x01\x01\x12$\n" +
+	"\vdecision_id\x18\x06 \x01(\tH\x04R\n" +
+	"decisionId\x88\x01\x01\x12\x14\n" +
+	"\x05words\x18\a \x03(\tR\x05words\x12\x1f\n" +
+	"\bcategory\x18\b \x01(\tH\x05R\bcategory\x88\x01\x01\x12'\n" +
+	"\x06stakes\x18\t \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12\x1d\n" +
+	"\aproject\x18\n" +
+	" \x01(\tH\x06R\aproject\x88\x01\x01B\x13\n" +
+	"\x11_requesting_agentB\n" +
+	"\n" +
+	"\b_allowedB\x0f\n" +
+	"\r_guardrail_idB\x11\n" +
+	"\x0f_correlation_idB\x0e\n" +
+	"\f_decision_idB\v\n" +
+	"\t_categoryB\n" +
+	"\n" +
+	"\b_project\"\xf4\a\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
@@ -1406,7 +3375,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\x0e2\x13.cstp.v1.PeerStatusR\x06status\x12\x1d\n" +
 	"\aallowed\x18\x03 \x01(\bH\x00R\aallowed\x88\x01\x01B\n" +
 	"\n" +
-	"\b_allowed\"\x92\x05\n" +
+	"\b_allowed\"\xc9\x06\n" +
 	"\x17ListAuditEntriesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1425,7 +3394,13 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06before\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x19\n" +
 	"\x05error\x18\f \x01(\tH\x06R\x05error\x88\x01\x01\x12$\n" +
 	"\vapproval_id\x18\r \x01(\tH\aR\n" +
-	"approvalId\x88\x01\x01B\x13\n" +
+	"approvalId\x88\x01\x01\x12\x14\n" +
+	"\x05words\x18\x0e \x03(\tR\x05words\x12\x1f\n" +
+	"\bcategory\x18\x0f \x01(\tH\bR\bcategory\x88\x01\x01\x12'\n" +
+	"\x06stakes\x18\x10 \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12\x1d\n" +
+	"\aproject\x18\x11 \x01(\tH\tR\aproject\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"with_total\x18\x12 \x01(\bR\twithTotalB\x13\n" +
 	"\x11_requesting_agentB\n" +
 	"\n" +
 	"\b_allowedB\x0f\n" +
@@ -1434,10 +3409,129 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x0f_correlation_idB\x0e\n" +
 	"\f_decision_idB\b\n" +
 	"\x06_errorB\x0e\n" +
-	"\f_approval_id\"q\n" +
+	"\f_approval_idB\v\n" +
+	"\t_categoryB\n" +
+	"\n" +
+	"\b_project\"\x96\x01\n" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x19\n" +
+	"\x05total\x18\x03 \x01(\x03H\x00R\x05total\x88\x01\x01B\b\n" +
+	"\x06_total\"\xbb\x02\n" +
+	"\x15SummarizeAuditRequest\x120\n" +
+	"\x05after\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x128\n" +
+	"\n" +
+	"conditions\x18\x03 \x01(\v2\x18.cstp.v1.AuditConditionsR\n" +
+	"conditions\x120\n" +
+	"\x06bucket\x18\x04 \x01(\x0e2\x18.cstp.v1.AuditBucketSizeR\x06bucket\x121\n" +
+	"\bgroup_by\x18\x05 \x03(\x0e2\x16.cstp.v1.AuditGroupingR\agroupBy\x12\x1d\n" +
+	"\n" +
+	"max_groups\x18\x06 \x01(\x05R\tmaxGroups\"\x89\x02\n" +
+	"\x16SummarizeAuditResponse\x120\n" +
+	"\x05after\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12,\n" +
+	"\x06counts\x18\x03 \x01(\v2\x14.cstp.v1.AuditCountsR\x06counts\x12.\n" +
+	"\abuckets\x18\x04 \x03(\v2\x14.cstp.v1.AuditBucketR\abuckets\x12+\n" +
+	"\x06groups\x18\x05 \x03(\v2\x13.cstp.v1.AuditGroupR\x06groups\"\x90\x01\n" +
+	"\vAuditCounts\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x18\n" +
+	"\aallowed\x18\x02 \x01(\x03R\aallowed\x12\x18\n" +
+	"\ablocked\x18\x03 \x01(\x03R\ablocked\x123\n" +
+	"\alast_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAt\"m\n" +
+	"\vAuditBucket\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
+	"\x06counts\x18\x02 \x01(\v2\x14.cstp.v1.AuditCountsR\x06counts\"\x84\x01\n" +
+	"\n" +
+	"AuditGroup\x122\n" +
+	"\bgrouping\x18\x01 \x01(\x0e2\x16.cstp.v1.AuditGroupingR\bgrouping\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12,\n" +
+	"\x06counts\x18\x03 \x01(\v2\x14.cstp.v1.AuditCountsR\x06counts\"r\n" +
+	"\x11WatchAuditRequest\x128\n" +
+	"\n" +
+	"conditions\x18\x01 \x01(\v2\x18.cstp.v1.AuditConditionsR\n" +
+	"conditions\x12\x19\n" +
+	"\x05after\x18\x02 \x01(\tH\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x06_after\"b\n" +
+	"\x12WatchAuditResponse\x12)\n" +
+	"\x05entry\x18\x01 \x01(\v2\x13.cstp.v1.AuditEntryR\x05entry\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"q\n" +
+	"\x12VerifyAuditRequest\x12\x1f\n" +
+	"\vpublic_keys\x18\x01 \x03(\tR\n" +
+	"publicKeys\x12:\n" +
+	"\vcheckpoints\x18\x02 \x03(\v2\x18.cstp.v1.AuditCheckpointR\vcheckpoints\"\xb6\x01\n" +
+	"\x13VerifyAuditResponse\x124\n" +
+	"\bprogress\x18\x01 \x01(\v2\x16.cstp.v1.AuditProgressH\x00R\bprogress\x121\n" +
+	"\afinding\x18\x02 \x01(\v2\x15.cstp.v1.AuditFindingH\x00R\afinding\x12.\n" +
+	"\x06report\x18\x03 \x01(\v2\x14.cstp.v1.AuditReportH\x00R\x06reportB\x06\n" +
+	"\x04part\"?\n" +
+	"\rAuditProgress\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x03R\x05total\"\xac\x02\n" +
+	"\fAuditFinding\x12-\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x19.cstp.v1.AuditFindingKindR\x04kind\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1e\n" +
+	"\bentry_id\x18\x03 \x01(\tH\x00R\aentryId\x88\x01\x01\x12\x1e\n" +
+	"\bchain_id\x18\x04 \x01(\x05H\x01R\achainId\x88\x01\x01\x12*\n" +
+	"\x0efirst_position\x18\x05 \x01(\x03H\x02R\rfirstPosition\x88\x01\x01\x12(\n" +
+	"\rlast_position\x18\x06 \x01(\x03H\x03R\flastPosition\x88\x01\x01B\v\n" +
+	"\t_entry_idB\v\n" +
+	"\t_chain_idB\x11\n" +
+	"\x0f_first_positionB\x10\n" +
+	"\x0e_last_position\"\x8c\x03\n" +
+	"\vAuditReport\x12\x14\n" +
+	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x1f\n" +
+	"\bunproved\x18\x02 \x01(\tH\x00R\bunproved\x88\x01\x01\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\x03R\aentries\x12\x16\n" +
+	"\x06chains\x18\x04 \x01(\x05R\x06chains\x12 \n" +
+	"\vcheckpoints\x18\x05 \x01(\x05R\vcheckpoints\x12\x1a\n" +
+	"\bunsigned\x18\x06 \x01(\x03R\bunsigned\x12\x1c\n" +
+	"\tunchained\x18\a \x01(\x03R\tunchained\x120\n" +
+	"\x14unchained_are_signed\x18\b \x01(\bR\x12unchainedAreSigned\x12\x1a\n" +
+	"\bredacted\x18\t \x01(\x03R\bredacted\x12\x18\n" +
+	"\aremoved\x18\n" +
+	" \x01(\x03R\aremoved\x12'\n" +
+	"\x0fstill_unchained\x18\v \x01(\x03R\x0estillUnchained\x12\x1a\n" +
+	"\bfindings\x18\f \x01(\x03R\bfindingsB\v\n" +
+	"\t_unproved\"\xae\x01\n" +
+	"\x12ExportAuditRequest\x122\n" +
+	"\x06format\x18\x01 \x01(\x0e2\x1a.cstp.v1.AuditExportFormatR\x06format\x120\n" +
+	"\x05after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\"C\n" +
+	"\x13ExportAuditResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\x03R\aentries\"\x8d\x02\n" +
+	"\x12GetEvidenceRequest\x12$\n" +
+	"\vdecision_id\x18\x01 \x01(\tH\x00R\n" +
+	"decisionId\x88\x01\x01\x120\n" +
+	"\x05after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x1f\n" +
+	"\vpublic_keys\x18\x04 \x03(\tR\n" +
+	"publicKeys\x12:\n" +
+	"\vcheckpoints\x18\x05 \x03(\v2\x18.cstp.v1.AuditCheckpointR\vcheckpointsB\x0e\n" +
+	"\f_decision_id\"\x99\x01\n" +
+	"\x13GetEvidenceResponse\x124\n" +
+	"\bprogress\x18\x01 \x01(\v2\x16.cstp.v1.AuditProgressH\x00R\bprogress\x12\x14\n" +
+	"\x04text\x18\x02 \x01(\tH\x00R\x04text\x12.\n" +
+	"\x06report\x18\x03 \x01(\v2\x14.cstp.v1.AuditReportH\x00R\x06reportB\x06\n" +
+	"\x04part\"T\n" +
+	"\x16ListCheckpointsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"}\n" +
+	"\x17ListCheckpointsResponse\x12:\n" +
+	"\vcheckpoints\x18\x01 \x03(\v2\x18.cstp.v1.AuditCheckpointR\vcheckpoints\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9e\x01\n" +
+	"\x0fAuditCheckpoint\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\x127\n" +
+	"\tsigned_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bsignedAt\x12\x1c\n" +
+	"\tstatement\x18\x03 \x01(\tR\tstatement\x12\x1c\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\"\x15\n" +
+	"\x13GetPublicKeyRequest\"L\n" +
+	"\x14GetPublicKeyResponse\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\tR\tpublicKey\"\xe5\x02\n" +
 	"\x18ListJudgedActionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1511,7 +3605,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xa2\v\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xc4\v\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1557,11 +3651,47 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x1bAUDIT_EVENT_ENTRIES_REMOVED\x10'\x12\x1e\n" +
 	"\x1aAUDIT_EVENT_SUBJECT_ERASED\x10(\x12!\n" +
 	"\x1dAUDIT_EVENT_NOTIFICATION_SENT\x10*\x12#\n" +
-	"\x1fAUDIT_EVENT_VERIFICATION_FAILED\x10+2\xb7\x03\n" +
+	"\x1fAUDIT_EVENT_VERIFICATION_FAILED\x10+\x12 \n" +
+	"\x1cAUDIT_EVENT_RECORDS_OVERSEEN\x10)*k\n" +
+	"\x0fAuditBucketSize\x12!\n" +
+	"\x1dAUDIT_BUCKET_SIZE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16AUDIT_BUCKET_SIZE_HOUR\x10\x01\x12\x19\n" +
+	"\x15AUDIT_BUCKET_SIZE_DAY\x10\x02*\xd5\x01\n" +
+	"\rAuditGrouping\x12\x1e\n" +
+	"\x1aAUDIT_GROUPING_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14AUDIT_GROUPING_EVENT\x10\x01\x12\x18\n" +
+	"\x14AUDIT_GROUPING_AGENT\x10\x02\x12\x1c\n" +
+	"\x18AUDIT_GROUPING_GUARDRAIL\x10\x03\x12\x1b\n" +
+	"\x17AUDIT_GROUPING_CATEGORY\x10\x04\x12\x1a\n" +
+	"\x16AUDIT_GROUPING_PROJECT\x10\x05\x12\x19\n" +
+	"\x15AUDIT_GROUPING_STAKES\x10\x06*\x99\x01\n" +
+	"\x11AuditExportFormat\x12#\n" +
+	"\x1fAUDIT_EXPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19AUDIT_EXPORT_FORMAT_JSONL\x10\x01\x12\x1b\n" +
+	"\x17AUDIT_EXPORT_FORMAT_CSV\x10\x02\x12#\n" +
+	"\x1fAUDIT_EXPORT_FORMAT_CLOUDEVENTS\x10\x03*\xbd\x02\n" +
+	"\x10AuditFindingKind\x12\"\n" +
+	"\x1eAUDIT_FINDING_KIND_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aAUDIT_FINDING_KIND_ALTERED\x10\x01\x12\x1f\n" +
+	"\x1bAUDIT_FINDING_KIND_UNLINKED\x10\x02\x12\x1e\n" +
+	"\x1aAUDIT_FINDING_KIND_MISSING\x10\x03\x12\x1c\n" +
+	"\x18AUDIT_FINDING_KIND_MOVED\x10\x04\x12\x1f\n" +
+	"\x1bAUDIT_FINDING_KIND_INSERTED\x10\x05\x12\x1f\n" +
+	"\x1bAUDIT_FINDING_KIND_UNSIGNED\x10\x06\x12!\n" +
+	"\x1dAUDIT_FINDING_KIND_CHECKPOINT\x10\a\x12!\n" +
+	"\x1dAUDIT_FINDING_KIND_GUARDRAILS\x10\b2\xfa\t\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x95\x01\n" +
-	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
-	"\vListIntents\x12\x1b.cstp.v1.ListIntentsRequest\x1a\x1c.cstp.v1.ListIntentsResponse\";\x88\xb5\x18\x06\x9a\xb5\x180{\"stakes\": [\"high\", \"critical\"], \"pageSize\": 20}\x90\x02\x01B{\n" +
+	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x89\x01\n" +
+	"\vListIntents\x12\x1b.cstp.v1.ListIntentsRequest\x1a\x1c.cstp.v1.ListIntentsResponse\"?\x88\xb5\x18\x06\x9a\xb5\x180{\"stakes\": [\"high\", \"critical\"], \"pageSize\": 20}\xb8\xb5\x18\f\x90\x02\x01\x12\x97\x01\n" +
+	"\x0eSummarizeAudit\x12\x1e.cstp.v1.SummarizeAuditRequest\x1a\x1f.cstp.v1.SummarizeAuditResponse\"D\x88\xb5\x18\x06\x9a\xb5\x185{\"bucket\": \"hour\", \"groupBy\": [\"guardrail\", \"agent\"]}\xb8\xb5\x18\f\x90\x02\x01\x12v\n" +
+	"\n" +
+	"WatchAudit\x12\x1a.cstp.v1.WatchAuditRequest\x1a\x1b.cstp.v1.WatchAuditResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"conditions\": {\"allowed\": false}}\x90\x02\x010\x01\x12Y\n" +
+	"\vVerifyAudit\x12\x1b.cstp.v1.VerifyAuditRequest\x1a\x1c.cstp.v1.VerifyAuditResponse\"\r\x88\xb5\x18\x06\x9a\xb5\x18\x02{}\x90\x02\x010\x01\x12\x8b\x01\n" +
+	"\vExportAudit\x12\x1b.cstp.v1.ExportAuditRequest\x1a\x1c.cstp.v1.ExportAuditResponse\"?\x88\xb5\x18\x06\x9a\xb5\x184{\"format\": \"jsonl\", \"after\": \"2026-01-01T00:00:00Z\"}\x90\x02\x010\x01\x12t\n" +
+	"\vGetEvidence\x12\x1b.cstp.v1.GetEvidenceRequest\x1a\x1c.cstp.v1.GetEvidenceResponse\"(\x88\xb5\x18\x06\x9a\xb5\x18\x1d{\"decisionId\": \"DECISION-ID\"}\x90\x02\x020\x01\x12p\n" +
+	"\x0fListCheckpoints\x12\x1f.cstp.v1.ListCheckpointsRequest\x1a .cstp.v1.ListCheckpointsResponse\"\x1a\x88\xb5\x18\x06\x9a\xb5\x18\x0f{\"pageSize\": 1}\x90\x02\x01\x12Z\n" +
+	"\fGetPublicKey\x12\x1c.cstp.v1.GetPublicKeyRequest\x1a\x1d.cstp.v1.GetPublicKeyResponse\"\r\x88\xb5\x18\x06\x9a\xb5\x18\x02{}\x90\x02\x02B{\n" +
 	"\vcom.cstp.v1B\n" +
 	"AuditProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
@@ -1577,68 +3707,143 @@ func file_cstp_v1_audit_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_audit_proto_rawDescData
 }
 
-var file_cstp_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_cstp_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_cstp_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_cstp_v1_audit_proto_goTypes = []any{
 	(AuditEvent)(0),                   // 0: cstp.v1.AuditEvent
-	(*AuditEntry)(nil),                // 1: cstp.v1.AuditEntry
-	(*AuditedPeer)(nil),               // 2: cstp.v1.AuditedPeer
-	(*ListAuditEntriesRequest)(nil),   // 3: cstp.v1.ListAuditEntriesRequest
-	(*ListAuditEntriesResponse)(nil),  // 4: cstp.v1.ListAuditEntriesResponse
-	(*ListJudgedActionsRequest)(nil),  // 5: cstp.v1.ListJudgedActionsRequest
-	(*ListJudgedActionsResponse)(nil), // 6: cstp.v1.ListJudgedActionsResponse
-	(*JudgedAction)(nil),              // 7: cstp.v1.JudgedAction
-	(*IntentRecord)(nil),              // 8: cstp.v1.IntentRecord
-	(*ListIntentsRequest)(nil),        // 9: cstp.v1.ListIntentsRequest
-	(*ListIntentsResponse)(nil),       // 10: cstp.v1.ListIntentsResponse
-	(*timestamppb.Timestamp)(nil),     // 11: google.protobuf.Timestamp
-	(PeerStatus)(0),                   // 12: cstp.v1.PeerStatus
-	(*Action)(nil),                    // 13: cstp.v1.Action
-	(Permission)(0),                   // 14: cstp.v1.Permission
-	(*AgentInfo)(nil),                 // 15: cstp.v1.AgentInfo
-	(Stakes)(0),                       // 16: cstp.v1.Stakes
-	(*structpb.Struct)(nil),           // 17: google.protobuf.Struct
-	(Visibility)(0),                   // 18: cstp.v1.Visibility
-	(*IntentClosing)(nil),             // 19: cstp.v1.IntentClosing
+	(AuditBucketSize)(0),              // 1: cstp.v1.AuditBucketSize
+	(AuditGrouping)(0),                // 2: cstp.v1.AuditGrouping
+	(AuditExportFormat)(0),            // 3: cstp.v1.AuditExportFormat
+	(AuditFindingKind)(0),             // 4: cstp.v1.AuditFindingKind
+	(*AuditConditions)(nil),           // 5: cstp.v1.AuditConditions
+	(*AuditEntry)(nil),                // 6: cstp.v1.AuditEntry
+	(*AuditedPeer)(nil),               // 7: cstp.v1.AuditedPeer
+	(*ListAuditEntriesRequest)(nil),   // 8: cstp.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil),  // 9: cstp.v1.ListAuditEntriesResponse
+	(*SummarizeAuditRequest)(nil),     // 10: cstp.v1.SummarizeAuditRequest
+	(*SummarizeAuditResponse)(nil),    // 11: cstp.v1.SummarizeAuditResponse
+	(*AuditCounts)(nil),               // 12: cstp.v1.AuditCounts
+	(*AuditBucket)(nil),               // 13: cstp.v1.AuditBucket
+	(*AuditGroup)(nil),                // 14: cstp.v1.AuditGroup
+	(*WatchAuditRequest)(nil),         // 15: cstp.v1.WatchAuditRequest
+	(*WatchAuditResponse)(nil),        // 16: cstp.v1.WatchAuditResponse
+	(*VerifyAuditRequest)(nil),        // 17: cstp.v1.VerifyAuditRequest
+	(*VerifyAuditResponse)(nil),       // 18: cstp.v1.VerifyAuditResponse
+	(*AuditProgress)(nil),             // 19: cstp.v1.AuditProgress
+	(*AuditFinding)(nil),              // 20: cstp.v1.AuditFinding
+	(*AuditReport)(nil),               // 21: cstp.v1.AuditReport
+	(*ExportAuditRequest)(nil),        // 22: cstp.v1.ExportAuditRequest
+	(*ExportAuditResponse)(nil),       // 23: cstp.v1.ExportAuditResponse
+	(*GetEvidenceRequest)(nil),        // 24: cstp.v1.GetEvidenceRequest
+	(*GetEvidenceResponse)(nil),       // 25: cstp.v1.GetEvidenceResponse
+	(*ListCheckpointsRequest)(nil),    // 26: cstp.v1.ListCheckpointsRequest
+	(*ListCheckpointsResponse)(nil),   // 27: cstp.v1.ListCheckpointsResponse
+	(*AuditCheckpoint)(nil),           // 28: cstp.v1.AuditCheckpoint
+	(*GetPublicKeyRequest)(nil),       // 29: cstp.v1.GetPublicKeyRequest
+	(*GetPublicKeyResponse)(nil),      // 30: cstp.v1.GetPublicKeyResponse
+	(*ListJudgedActionsRequest)(nil),  // 31: cstp.v1.ListJudgedActionsRequest
+	(*ListJudgedActionsResponse)(nil), // 32: cstp.v1.ListJudgedActionsResponse
+	(*JudgedAction)(nil),              // 33: cstp.v1.JudgedAction
+	(*IntentRecord)(nil),              // 34: cstp.v1.IntentRecord
+	(*ListIntentsRequest)(nil),        // 35: cstp.v1.ListIntentsRequest
+	(*ListIntentsResponse)(nil),       // 36: cstp.v1.ListIntentsResponse
+	(Stakes)(0),                       // 37: cstp.v1.Stakes
+	(*timestamppb.Timestamp)(nil),     // 38: google.protobuf.Timestamp
+	(PeerStatus)(0),                   // 39: cstp.v1.PeerStatus
+	(*Action)(nil),                    // 40: cstp.v1.Action
+	(Permission)(0),                   // 41: cstp.v1.Permission
+	(*AgentInfo)(nil),                 // 42: cstp.v1.AgentInfo
+	(*structpb.Struct)(nil),           // 43: google.protobuf.Struct
+	(Visibility)(0),                   // 44: cstp.v1.Visibility
+	(*IntentClosing)(nil),             // 45: cstp.v1.IntentClosing
 }
 var file_cstp_v1_audit_proto_depIdxs = []int32{
-	11, // 0: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
-	0,  // 1: cstp.v1.AuditEntry.event:type_name -> cstp.v1.AuditEvent
-	2,  // 2: cstp.v1.AuditEntry.peers:type_name -> cstp.v1.AuditedPeer
-	11, // 3: cstp.v1.AuditEntry.first_at:type_name -> google.protobuf.Timestamp
-	11, // 4: cstp.v1.AuditEntry.last_at:type_name -> google.protobuf.Timestamp
-	12, // 5: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
-	0,  // 6: cstp.v1.ListAuditEntriesRequest.event:type_name -> cstp.v1.AuditEvent
-	11, // 7: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
-	11, // 8: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
-	1,  // 9: cstp.v1.ListAuditEntriesResponse.entries:type_name -> cstp.v1.AuditEntry
-	11, // 10: cstp.v1.ListJudgedActionsRequest.after:type_name -> google.protobuf.Timestamp
-	11, // 11: cstp.v1.ListJudgedActionsRequest.before:type_name -> google.protobuf.Timestamp
-	7,  // 12: cstp.v1.ListJudgedActionsResponse.actions:type_name -> cstp.v1.JudgedAction
-	1,  // 13: cstp.v1.JudgedAction.entry:type_name -> cstp.v1.AuditEntry
-	13, // 14: cstp.v1.JudgedAction.action:type_name -> cstp.v1.Action
-	14, // 15: cstp.v1.JudgedAction.permissions:type_name -> cstp.v1.Permission
-	15, // 16: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
-	11, // 17: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
-	16, // 18: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
-	17, // 19: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
-	18, // 20: cstp.v1.IntentRecord.visibility:type_name -> cstp.v1.Visibility
-	19, // 21: cstp.v1.IntentRecord.closing:type_name -> cstp.v1.IntentClosing
-	16, // 22: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
-	11, // 23: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
-	11, // 24: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
-	8,  // 25: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
-	3,  // 26: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
-	5,  // 27: cstp.v1.AuditService.ListJudgedActions:input_type -> cstp.v1.ListJudgedActionsRequest
-	9,  // 28: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
-	4,  // 29: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
-	6,  // 30: cstp.v1.AuditService.ListJudgedActions:output_type -> cstp.v1.ListJudgedActionsResponse
-	10, // 31: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	0,  // 0: cstp.v1.AuditConditions.event:type_name -> cstp.v1.AuditEvent
+	37, // 1: cstp.v1.AuditConditions.stakes:type_name -> cstp.v1.Stakes
+	38, // 2: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
+	0,  // 3: cstp.v1.AuditEntry.event:type_name -> cstp.v1.AuditEvent
+	7,  // 4: cstp.v1.AuditEntry.peers:type_name -> cstp.v1.AuditedPeer
+	38, // 5: cstp.v1.AuditEntry.first_at:type_name -> google.protobuf.Timestamp
+	38, // 6: cstp.v1.AuditEntry.last_at:type_name -> google.protobuf.Timestamp
+	39, // 7: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
+	0,  // 8: cstp.v1.ListAuditEntriesRequest.event:type_name -> cstp.v1.AuditEvent
+	38, // 9: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 10: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
+	37, // 11: cstp.v1.ListAuditEntriesRequest.stakes:type_name -> cstp.v1.Stakes
+	6,  // 12: cstp.v1.ListAuditEntriesResponse.entries:type_name -> cstp.v1.AuditEntry
+	38, // 13: cstp.v1.SummarizeAuditRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 14: cstp.v1.SummarizeAuditRequest.before:type_name -> google.protobuf.Timestamp
+	5,  // 15: cstp.v1.SummarizeAuditRequest.conditions:type_name -> cstp.v1.AuditConditions
+	1,  // 16: cstp.v1.SummarizeAuditRequest.bucket:type_name -> cstp.v1.AuditBucketSize
+	2,  // 17: cstp.v1.SummarizeAuditRequest.group_by:type_name -> cstp.v1.AuditGrouping
+	38, // 18: cstp.v1.SummarizeAuditResponse.after:type_name -> google.protobuf.Timestamp
+	38, // 19: cstp.v1.SummarizeAuditResponse.before:type_name -> google.protobuf.Timestamp
+	12, // 20: cstp.v1.SummarizeAuditResponse.counts:type_name -> cstp.v1.AuditCounts
+	13, // 21: cstp.v1.SummarizeAuditResponse.buckets:type_name -> cstp.v1.AuditBucket
+	14, // 22: cstp.v1.SummarizeAuditResponse.groups:type_name -> cstp.v1.AuditGroup
+	38, // 23: cstp.v1.AuditCounts.last_at:type_name -> google.protobuf.Timestamp
+	38, // 24: cstp.v1.AuditBucket.start:type_name -> google.protobuf.Timestamp
+	12, // 25: cstp.v1.AuditBucket.counts:type_name -> cstp.v1.AuditCounts
+	2,  // 26: cstp.v1.AuditGroup.grouping:type_name -> cstp.v1.AuditGrouping
+	12, // 27: cstp.v1.AuditGroup.counts:type_name -> cstp.v1.AuditCounts
+	5,  // 28: cstp.v1.WatchAuditRequest.conditions:type_name -> cstp.v1.AuditConditions
+	6,  // 29: cstp.v1.WatchAuditResponse.entry:type_name -> cstp.v1.AuditEntry
+	28, // 30: cstp.v1.VerifyAuditRequest.checkpoints:type_name -> cstp.v1.AuditCheckpoint
+	19, // 31: cstp.v1.VerifyAuditResponse.progress:type_name -> cstp.v1.AuditProgress
+	20, // 32: cstp.v1.VerifyAuditResponse.finding:type_name -> cstp.v1.AuditFinding
+	21, // 33: cstp.v1.VerifyAuditResponse.report:type_name -> cstp.v1.AuditReport
+	4,  // 34: cstp.v1.AuditFinding.kind:type_name -> cstp.v1.AuditFindingKind
+	3,  // 35: cstp.v1.ExportAuditRequest.format:type_name -> cstp.v1.AuditExportFormat
+	38, // 36: cstp.v1.ExportAuditRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 37: cstp.v1.ExportAuditRequest.before:type_name -> google.protobuf.Timestamp
+	38, // 38: cstp.v1.GetEvidenceRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 39: cstp.v1.GetEvidenceRequest.before:type_name -> google.protobuf.Timestamp
+	28, // 40: cstp.v1.GetEvidenceRequest.checkpoints:type_name -> cstp.v1.AuditCheckpoint
+	19, // 41: cstp.v1.GetEvidenceResponse.progress:type_name -> cstp.v1.AuditProgress
+	21, // 42: cstp.v1.GetEvidenceResponse.report:type_name -> cstp.v1.AuditReport
+	28, // 43: cstp.v1.ListCheckpointsResponse.checkpoints:type_name -> cstp.v1.AuditCheckpoint
+	38, // 44: cstp.v1.AuditCheckpoint.signed_at:type_name -> google.protobuf.Timestamp
+	38, // 45: cstp.v1.ListJudgedActionsRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 46: cstp.v1.ListJudgedActionsRequest.before:type_name -> google.protobuf.Timestamp
+	33, // 47: cstp.v1.ListJudgedActionsResponse.actions:type_name -> cstp.v1.JudgedAction
+	6,  // 48: cstp.v1.JudgedAction.entry:type_name -> cstp.v1.AuditEntry
+	40, // 49: cstp.v1.JudgedAction.action:type_name -> cstp.v1.Action
+	41, // 50: cstp.v1.JudgedAction.permissions:type_name -> cstp.v1.Permission
+	42, // 51: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
+	38, // 52: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
+	37, // 53: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
+	43, // 54: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
+	44, // 55: cstp.v1.IntentRecord.visibility:type_name -> cstp.v1.Visibility
+	45, // 56: cstp.v1.IntentRecord.closing:type_name -> cstp.v1.IntentClosing
+	37, // 57: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
+	38, // 58: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
+	38, // 59: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
+	34, // 60: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
+	8,  // 61: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
+	31, // 62: cstp.v1.AuditService.ListJudgedActions:input_type -> cstp.v1.ListJudgedActionsRequest
+	35, // 63: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
+	10, // 64: cstp.v1.AuditService.SummarizeAudit:input_type -> cstp.v1.SummarizeAuditRequest
+	15, // 65: cstp.v1.AuditService.WatchAudit:input_type -> cstp.v1.WatchAuditRequest
+	17, // 66: cstp.v1.AuditService.VerifyAudit:input_type -> cstp.v1.VerifyAuditRequest
+	22, // 67: cstp.v1.AuditService.ExportAudit:input_type -> cstp.v1.ExportAuditRequest
+	24, // 68: cstp.v1.AuditService.GetEvidence:input_type -> cstp.v1.GetEvidenceRequest
+	26, // 69: cstp.v1.AuditService.ListCheckpoints:input_type -> cstp.v1.ListCheckpointsRequest
+	29, // 70: cstp.v1.AuditService.GetPublicKey:input_type -> cstp.v1.GetPublicKeyRequest
+	9,  // 71: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
+	32, // 72: cstp.v1.AuditService.ListJudgedActions:output_type -> cstp.v1.ListJudgedActionsResponse
+	36, // 73: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
+	11, // 74: cstp.v1.AuditService.SummarizeAudit:output_type -> cstp.v1.SummarizeAuditResponse
+	16, // 75: cstp.v1.AuditService.WatchAudit:output_type -> cstp.v1.WatchAuditResponse
+	18, // 76: cstp.v1.AuditService.VerifyAudit:output_type -> cstp.v1.VerifyAuditResponse
+	23, // 77: cstp.v1.AuditService.ExportAudit:output_type -> cstp.v1.ExportAuditResponse
+	25, // 78: cstp.v1.AuditService.GetEvidence:output_type -> cstp.v1.GetEvidenceResponse
+	27, // 79: cstp.v1.AuditService.ListCheckpoints:output_type -> cstp.v1.ListCheckpointsResponse
+	30, // 80: cstp.v1.AuditService.GetPublicKey:output_type -> cstp.v1.GetPublicKeyResponse
+	71, // [71:81] is the sub-list for method output_type
+	61, // [61:71] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_audit_proto_init() }
@@ -1653,17 +3858,33 @@ func file_cstp_v1_audit_proto_init() {
 	file_cstp_v1_audit_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_audit_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cstp_v1_audit_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[3].OneofWrappers = []any{}
 	file_cstp_v1_audit_proto_msgTypes[4].OneofWrappers = []any{}
-	file_cstp_v1_audit_proto_msgTypes[6].OneofWrappers = []any{}
-	file_cstp_v1_audit_proto_msgTypes[7].OneofWrappers = []any{}
-	file_cstp_v1_audit_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[10].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[13].OneofWrappers = []any{
+		(*VerifyAuditResponse_Progress)(nil),
+		(*VerifyAuditResponse_Finding)(nil),
+		(*VerifyAuditResponse_Report)(nil),
+	}
+	file_cstp_v1_audit_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[16].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[19].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[20].OneofWrappers = []any{
+		(*GetEvidenceResponse_Progress)(nil),
+		(*GetEvidenceResponse_Text)(nil),
+		(*GetEvidenceResponse_Report)(nil),
+	}
+	file_cstp_v1_audit_proto_msgTypes[26].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[28].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[29].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_audit_proto_rawDesc), len(file_cstp_v1_audit_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   10,
+			NumEnums:      5,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

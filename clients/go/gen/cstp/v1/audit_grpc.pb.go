@@ -24,13 +24,20 @@ const (
 	AuditService_ListAuditEntries_FullMethodName  = "/cstp.v1.AuditService/ListAuditEntries"
 	AuditService_ListJudgedActions_FullMethodName = "/cstp.v1.AuditService/ListJudgedActions"
 	AuditService_ListIntents_FullMethodName       = "/cstp.v1.AuditService/ListIntents"
+	AuditService_SummarizeAudit_FullMethodName    = "/cstp.v1.AuditService/SummarizeAudit"
+	AuditService_WatchAudit_FullMethodName        = "/cstp.v1.AuditService/WatchAudit"
+	AuditService_VerifyAudit_FullMethodName       = "/cstp.v1.AuditService/VerifyAudit"
+	AuditService_ExportAudit_FullMethodName       = "/cstp.v1.AuditService/ExportAudit"
+	AuditService_GetEvidence_FullMethodName       = "/cstp.v1.AuditService/GetEvidence"
+	AuditService_ListCheckpoints_FullMethodName   = "/cstp.v1.AuditService/ListCheckpoints"
+	AuditService_GetPublicKey_FullMethodName      = "/cstp.v1.AuditService/GetPublicKey"
 )
 
 // AuditServiceClient is the client API for AuditService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AuditService reads the audit trail. It changes and removes nothing.
+// AuditService reads the audit trail and proves it. It changes and removes nothing.
 type AuditServiceClient interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(ctx context.Context, in *ListAuditEntriesRequest, opts ...grpc.CallOption) (*ListAuditEntriesResponse, error)
@@ -38,8 +45,33 @@ type AuditServiceClient interface {
 	// Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
 	// other conditions, QUERY_FAILED.
 	ListJudgedActions(ctx context.Context, in *ListJudgedActionsRequest, opts ...grpc.CallOption) (*ListJudgedActionsResponse, error)
-	// Lists announced intents, latest first, page by page.
+	// Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+	// them without their contexts, and the audit trail records the call.
 	ListIntents(ctx context.Context, in *ListIntentsRequest, opts ...grpc.CallOption) (*ListIntentsResponse, error)
+	// Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+	// permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+	// more than 1000 buckets, QUERY_FAILED.
+	SummarizeAudit(ctx context.Context, in *SummarizeAuditRequest, opts ...grpc.CallOption) (*SummarizeAuditResponse, error)
+	// Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+	// position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+	// server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+	// UNAVAILABLE if the server stops or the caller does not read for long.
+	WatchAudit(ctx context.Context, in *WatchAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuditResponse], error)
+	// Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+	// does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+	// INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	VerifyAudit(ctx context.Context, in *VerifyAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyAuditResponse], error)
+	// Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+	// hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	ExportAudit(ctx context.Context, in *ExportAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportAuditResponse], error)
+	// Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+	// entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+	// INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	GetEvidence(ctx context.Context, in *GetEvidenceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetEvidenceResponse], error)
+	// Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token.
+	ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error)
+	// Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing.
+	GetPublicKey(ctx context.Context, in *GetPublicKeyRequest, opts ...grpc.CallOption) (*GetPublicKeyResponse, error)
 }
 
 type auditServiceClient struct {
@@ -80,11 +112,117 @@ func (c *auditServiceClient) ListIntents(ctx context.Context, in *ListIntentsReq
 	return out, nil
 }
 
+func (c *auditServiceClient) SummarizeAudit(ctx context.Context, in *SummarizeAuditRequest, opts ...grpc.CallOption) (*SummarizeAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SummarizeAuditResponse)
+	err := c.cc.Invoke(ctx, AuditService_SummarizeAudit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditServiceClient) WatchAudit(ctx context.Context, in *WatchAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuditResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuditService_ServiceDesc.Streams[0], AuditService_WatchAudit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchAuditRequest, WatchAuditResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_WatchAuditClient = grpc.ServerStreamingClient[WatchAuditResponse]
+
+func (c *auditServiceClient) VerifyAudit(ctx context.Context, in *VerifyAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyAuditResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuditService_ServiceDesc.Streams[1], AuditService_VerifyAudit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VerifyAuditRequest, VerifyAuditResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_VerifyAuditClient = grpc.ServerStreamingClient[VerifyAuditResponse]
+
+func (c *auditServiceClient) ExportAudit(ctx context.Context, in *ExportAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportAuditResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuditService_ServiceDesc.Streams[2], AuditService_ExportAudit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportAuditRequest, ExportAuditResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_ExportAuditClient = grpc.ServerStreamingClient[ExportAuditResponse]
+
+func (c *auditServiceClient) GetEvidence(ctx context.Context, in *GetEvidenceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetEvidenceResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuditService_ServiceDesc.Streams[3], AuditService_GetEvidence_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetEvidenceRequest, GetEvidenceResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_GetEvidenceClient = grpc.ServerStreamingClient[GetEvidenceResponse]
+
+func (c *auditServiceClient) ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCheckpointsResponse)
+	err := c.cc.Invoke(ctx, AuditService_ListCheckpoints_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditServiceClient) GetPublicKey(ctx context.Context, in *GetPublicKeyRequest, opts ...grpc.CallOption) (*GetPublicKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPublicKeyResponse)
+	err := c.cc.Invoke(ctx, AuditService_GetPublicKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AuditServiceServer is the server API for AuditService service.
 // All implementations must embed UnimplementedAuditServiceServer
 // for forward compatibility.
 //
-// AuditService reads the audit trail. It changes and removes nothing.
+// AuditService reads the audit trail and proves it. It changes and removes nothing.
 type AuditServiceServer interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(context.Context, *ListAuditEntriesRequest) (*ListAuditEntriesResponse, error)
@@ -92,8 +230,33 @@ type AuditServiceServer interface {
 	// Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
 	// other conditions, QUERY_FAILED.
 	ListJudgedActions(context.Context, *ListJudgedActionsRequest) (*ListJudgedActionsResponse, error)
-	// Lists announced intents, latest first, page by page.
+	// Lists announced intents, latest first, page by page. A caller without the permission `admin` needs `oversee`: it gets
+	// them without their contexts, and the audit trail records the call.
 	ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error)
+	// Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
+	// permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
+	// more than 1000 buckets, QUERY_FAILED.
+	SummarizeAudit(context.Context, *SummarizeAuditRequest) (*SummarizeAuditResponse, error)
+	// Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
+	// position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
+	// server of this agent. Errors: INVALID_ARGUMENT for a token of another trail, RATE_LIMITED for too many watches,
+	// UNAVAILABLE if the server stops or the caller does not read for long.
+	WatchAudit(*WatchAuditRequest, grpc.ServerStreamingServer[WatchAuditResponse]) error
+	// Verifies the whole trail as it is now, and streams the progress, each finding, and the report at the end. This server
+	// does it, so it convinces those who trust the server; others verify an export or the database. Errors:
+	// INVALID_ARGUMENT for a malformed key or checkpoint, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	VerifyAudit(*VerifyAuditRequest, grpc.ServerStreamingServer[VerifyAuditResponse]) error
+	// Streams the entries of a period as a document for other programs, in the order in which they were added, with their
+	// hashes. Errors: RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	ExportAudit(*ExportAuditRequest, grpc.ServerStreamingServer[ExportAuditResponse]) error
+	// Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
+	// entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
+	// INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	GetEvidence(*GetEvidenceRequest, grpc.ServerStreamingServer[GetEvidenceResponse]) error
+	// Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token.
+	ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error)
+	// Returns the public key of the checkpoints that this server signs; the key pair is created if it is missing.
+	GetPublicKey(context.Context, *GetPublicKeyRequest) (*GetPublicKeyResponse, error)
 	mustEmbedUnimplementedAuditServiceServer()
 }
 
@@ -112,6 +275,27 @@ func (UnimplementedAuditServiceServer) ListJudgedActions(context.Context, *ListJ
 }
 func (UnimplementedAuditServiceServer) ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListIntents not implemented")
+}
+func (UnimplementedAuditServiceServer) SummarizeAudit(context.Context, *SummarizeAuditRequest) (*SummarizeAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SummarizeAudit not implemented")
+}
+func (UnimplementedAuditServiceServer) WatchAudit(*WatchAuditRequest, grpc.ServerStreamingServer[WatchAuditResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchAudit not implemented")
+}
+func (UnimplementedAuditServiceServer) VerifyAudit(*VerifyAuditRequest, grpc.ServerStreamingServer[VerifyAuditResponse]) error {
+	return status.Error(codes.Unimplemented, "method VerifyAudit not implemented")
+}
+func (UnimplementedAuditServiceServer) ExportAudit(*ExportAuditRequest, grpc.ServerStreamingServer[ExportAuditResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportAudit not implemented")
+}
+func (UnimplementedAuditServiceServer) GetEvidence(*GetEvidenceRequest, grpc.ServerStreamingServer[GetEvidenceResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetEvidence not implemented")
+}
+func (UnimplementedAuditServiceServer) ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCheckpoints not implemented")
+}
+func (UnimplementedAuditServiceServer) GetPublicKey(context.Context, *GetPublicKeyRequest) (*GetPublicKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPublicKey not implemented")
 }
 func (UnimplementedAuditServiceServer) mustEmbedUnimplementedAuditServiceServer() {}
 func (UnimplementedAuditServiceServer) testEmbeddedByValue()                      {}
@@ -188,6 +372,104 @@ func _AuditService_ListIntents_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AuditService_SummarizeAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SummarizeAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditServiceServer).SummarizeAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuditService_SummarizeAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditServiceServer).SummarizeAudit(ctx, req.(*SummarizeAuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AuditService_WatchAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchAuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuditServiceServer).WatchAudit(m, &grpc.GenericServerStream[WatchAuditRequest, WatchAuditResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_WatchAuditServer = grpc.ServerStreamingServer[WatchAuditResponse]
+
+func _AuditService_VerifyAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(VerifyAuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuditServiceServer).VerifyAudit(m, &grpc.GenericServerStream[VerifyAuditRequest, VerifyAuditResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_VerifyAuditServer = grpc.ServerStreamingServer[VerifyAuditResponse]
+
+func _AuditService_ExportAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportAuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuditServiceServer).ExportAudit(m, &grpc.GenericServerStream[ExportAuditRequest, ExportAuditResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_ExportAuditServer = grpc.ServerStreamingServer[ExportAuditResponse]
+
+func _AuditService_GetEvidence_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetEvidenceRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuditServiceServer).GetEvidence(m, &grpc.GenericServerStream[GetEvidenceRequest, GetEvidenceResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuditService_GetEvidenceServer = grpc.ServerStreamingServer[GetEvidenceResponse]
+
+func _AuditService_ListCheckpoints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCheckpointsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditServiceServer).ListCheckpoints(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuditService_ListCheckpoints_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditServiceServer).ListCheckpoints(ctx, req.(*ListCheckpointsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AuditService_GetPublicKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPublicKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditServiceServer).GetPublicKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuditService_GetPublicKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditServiceServer).GetPublicKey(ctx, req.(*GetPublicKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AuditService_ServiceDesc is the grpc.ServiceDesc for AuditService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -207,7 +489,40 @@ var AuditService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListIntents",
 			Handler:    _AuditService_ListIntents_Handler,
 		},
+		{
+			MethodName: "SummarizeAudit",
+			Handler:    _AuditService_SummarizeAudit_Handler,
+		},
+		{
+			MethodName: "ListCheckpoints",
+			Handler:    _AuditService_ListCheckpoints_Handler,
+		},
+		{
+			MethodName: "GetPublicKey",
+			Handler:    _AuditService_GetPublicKey_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchAudit",
+			Handler:       _AuditService_WatchAudit_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "VerifyAudit",
+			Handler:       _AuditService_VerifyAudit_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportAudit",
+			Handler:       _AuditService_ExportAudit_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetEvidence",
+			Handler:       _AuditService_GetEvidence_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "cstp/v1/audit.proto",
 }

@@ -158,7 +158,10 @@ type GetCalibrationRequest struct {
 	// True evaluates the decisions of every agent, as far as the caller may read them.
 	AllAgents bool `protobuf:"varint,2,opt,name=all_agents,json=allAgents,proto3" json:"all_agents,omitempty"`
 	// Adds figures for each group, for each of these; each once.
-	GroupBy       []CalibrationGrouping `protobuf:"varint,3,rep,packed,name=group_by,json=groupBy,proto3,enum=cstp.v1.CalibrationGrouping" json:"group_by,omitempty"`
+	GroupBy []CalibrationGrouping `protobuf:"varint,3,rep,packed,name=group_by,json=groupBy,proto3,enum=cstp.v1.CalibrationGrouping" json:"group_by,omitempty"`
+	// True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+	// permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,4,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +215,13 @@ func (x *GetCalibrationRequest) GetGroupBy() []CalibrationGrouping {
 		return x.GroupBy
 	}
 	return nil
+}
+
+func (x *GetCalibrationRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // How far stated confidences can be relied on.
@@ -807,7 +817,10 @@ type GetPatternsRequest struct {
 	// True reads the decisions of every agent, as far as the caller may read them.
 	AllAgents bool `protobuf:"varint,2,opt,name=all_agents,json=allAgents,proto3" json:"all_agents,omitempty"`
 	// Maximum number of factors and of groups of failures, each at most 100. [default: 20]
-	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+	// permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,4,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -861,6 +874,13 @@ func (x *GetPatternsRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *GetPatternsRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // Common properties of failed decisions.
@@ -1295,12 +1315,13 @@ var File_cstp_v1_calibration_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_calibration_proto_rawDesc = "" +
 	"\n" +
-	"\x19cstp/v1/calibration.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa3\x01\n" +
+	"\x19cstp/v1/calibration.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbd\x01\n" +
 	"\x15GetCalibrationRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x1d\n" +
 	"\n" +
 	"all_agents\x18\x02 \x01(\bR\tallAgents\x127\n" +
-	"\bgroup_by\x18\x03 \x03(\x0e2\x1c.cstp.v1.CalibrationGroupingR\agroupBy\"\xc9\x02\n" +
+	"\bgroup_by\x18\x03 \x03(\x0e2\x1c.cstp.v1.CalibrationGroupingR\agroupBy\x12\x18\n" +
+	"\aoversee\x18\x04 \x01(\bR\aoversee\"\xc9\x02\n" +
 	"\x16GetCalibrationResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x19\n" +
 	"\bleft_out\x18\x02 \x01(\x05R\aleftOut\x12\x1c\n" +
@@ -1358,12 +1379,13 @@ const file_cstp_v1_calibration_proto_rawDesc = "" +
 	"\tgap_after\x18\x06 \x01(\x01H\x01R\bgapAfter\x88\x01\x01B\r\n" +
 	"\v_gap_beforeB\f\n" +
 	"\n" +
-	"_gap_after\"}\n" +
+	"_gap_after\"\x97\x01\n" +
 	"\x12GetPatternsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x1d\n" +
 	"\n" +
 	"all_agents\x18\x02 \x01(\bR\tallAgents\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\x05R\x05limit\"\xc6\x02\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x18\n" +
+	"\aoversee\x18\x04 \x01(\bR\aoversee\"\xc6\x02\n" +
 	"\x13GetPatternsResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x1a\n" +
 	"\bfailures\x18\x02 \x01(\x05R\bfailures\x12\x1c\n" +

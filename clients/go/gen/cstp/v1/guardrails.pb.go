@@ -25,6 +25,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// A verdict of a replay.
+type ReplayVerdict int32
+
+const (
+	// Never sent.
+	ReplayVerdict_REPLAY_VERDICT_UNSPECIFIED ReplayVerdict = 0
+	// Allowed.
+	ReplayVerdict_REPLAY_VERDICT_ALLOWED ReplayVerdict = 1
+	// An approval is needed.
+	ReplayVerdict_REPLAY_VERDICT_APPROVAL_REQUIRED ReplayVerdict = 2
+	// Blocked.
+	ReplayVerdict_REPLAY_VERDICT_BLOCKED ReplayVerdict = 3
+	// It depends on facts that were not recorded.
+	ReplayVerdict_REPLAY_VERDICT_UNKNOWN ReplayVerdict = 4
+)
+
+// Enum value maps for ReplayVerdict.
+var (
+	ReplayVerdict_name = map[int32]string{
+		0: "REPLAY_VERDICT_UNSPECIFIED",
+		1: "REPLAY_VERDICT_ALLOWED",
+		2: "REPLAY_VERDICT_APPROVAL_REQUIRED",
+		3: "REPLAY_VERDICT_BLOCKED",
+		4: "REPLAY_VERDICT_UNKNOWN",
+	}
+	ReplayVerdict_value = map[string]int32{
+		"REPLAY_VERDICT_UNSPECIFIED":       0,
+		"REPLAY_VERDICT_ALLOWED":           1,
+		"REPLAY_VERDICT_APPROVAL_REQUIRED": 2,
+		"REPLAY_VERDICT_BLOCKED":           3,
+		"REPLAY_VERDICT_UNKNOWN":           4,
+	}
+)
+
+func (x ReplayVerdict) Enum() *ReplayVerdict {
+	p := new(ReplayVerdict)
+	*p = x
+	return p
+}
+
+func (x ReplayVerdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReplayVerdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_guardrails_proto_enumTypes[0].Descriptor()
+}
+
+func (ReplayVerdict) Type() protoreflect.EnumType {
+	return &file_cstp_v1_guardrails_proto_enumTypes[0]
+}
+
+func (x ReplayVerdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReplayVerdict.Descriptor instead.
+func (ReplayVerdict) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
+}
+
 // The effect of a guardrail that fires.
 type Enforcement int32
 
@@ -66,11 +127,11 @@ func (x Enforcement) String() string {
 }
 
 func (Enforcement) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_guardrails_proto_enumTypes[0].Descriptor()
+	return file_cstp_v1_guardrails_proto_enumTypes[1].Descriptor()
 }
 
 func (Enforcement) Type() protoreflect.EnumType {
-	return &file_cstp_v1_guardrails_proto_enumTypes[0]
+	return &file_cstp_v1_guardrails_proto_enumTypes[1]
 }
 
 func (x Enforcement) Number() protoreflect.EnumNumber {
@@ -79,7 +140,7 @@ func (x Enforcement) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Enforcement.Descriptor instead.
 func (Enforcement) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{1}
 }
 
 // Result of a guardrail.
@@ -127,11 +188,11 @@ func (x RuleOutcome) String() string {
 }
 
 func (RuleOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_guardrails_proto_enumTypes[1].Descriptor()
+	return file_cstp_v1_guardrails_proto_enumTypes[2].Descriptor()
 }
 
 func (RuleOutcome) Type() protoreflect.EnumType {
-	return &file_cstp_v1_guardrails_proto_enumTypes[1]
+	return &file_cstp_v1_guardrails_proto_enumTypes[2]
 }
 
 func (x RuleOutcome) Number() protoreflect.EnumNumber {
@@ -140,7 +201,7 @@ func (x RuleOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RuleOutcome.Descriptor instead.
 func (RuleOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{1}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{2}
 }
 
 // Where the value of an input comes from.
@@ -188,11 +249,11 @@ func (x InputOrigin) String() string {
 }
 
 func (InputOrigin) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_guardrails_proto_enumTypes[2].Descriptor()
+	return file_cstp_v1_guardrails_proto_enumTypes[3].Descriptor()
 }
 
 func (InputOrigin) Type() protoreflect.EnumType {
-	return &file_cstp_v1_guardrails_proto_enumTypes[2]
+	return &file_cstp_v1_guardrails_proto_enumTypes[3]
 }
 
 func (x InputOrigin) Number() protoreflect.EnumNumber {
@@ -201,7 +262,1123 @@ func (x InputOrigin) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InputOrigin.Descriptor instead.
 func (InputOrigin) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{3}
+}
+
+// A rulebook to try.
+type RulebookText struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its content, in YAML.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RulebookText) Reset() {
+	*x = RulebookText{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RulebookText) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RulebookText) ProtoMessage() {}
+
+func (x *RulebookText) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RulebookText.ProtoReflect.Descriptor instead.
+func (*RulebookText) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RulebookText) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RulebookText) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// Rulebooks, and the actions to try them with.
+type TryRulebookRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones.
+	Rulebooks []*RulebookText `protobuf:"bytes,1,rep,name=rulebooks,proto3" json:"rulebooks,omitempty"`
+	// The actions, as for CheckGuardrails.
+	Actions []*Action `protobuf:"bytes,2,rep,name=actions,proto3" json:"actions,omitempty"`
+	// The agent that acts. [default: the caller]
+	ActingAgent *string `protobuf:"bytes,3,opt,name=acting_agent,json=actingAgent,proto3,oneof" json:"acting_agent,omitempty"`
+	// The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]
+	Permissions []Permission `protobuf:"varint,4,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
+	// The instant at which it acts. [default: now]
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TryRulebookRequest) Reset() {
+	*x = TryRulebookRequest{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TryRulebookRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TryRulebookRequest) ProtoMessage() {}
+
+func (x *TryRulebookRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TryRulebookRequest.ProtoReflect.Descriptor instead.
+func (*TryRulebookRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TryRulebookRequest) GetRulebooks() []*RulebookText {
+	if x != nil {
+		return x.Rulebooks
+	}
+	return nil
+}
+
+func (x *TryRulebookRequest) GetActions() []*Action {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *TryRulebookRequest) GetActingAgent() string {
+	if x != nil && x.ActingAgent != nil {
+		return *x.ActingAgent
+	}
+	return ""
+}
+
+func (x *TryRulebookRequest) GetPermissions() []Permission {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *TryRulebookRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+// Result of trying rulebooks.
+type TryRulebookResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Problems of the rulebooks, by file and line; at most 50. Without any, the other fields are set.
+	Problems []*RulebookProblem `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	// How many problems there are.
+	ProblemCount int32 `protobuf:"varint,2,opt,name=problem_count,json=problemCount,proto3" json:"problem_count,omitempty"`
+	// Names the rulebooks and their contents.
+	RuleSetVersion string `protobuf:"bytes,3,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
+	// Results of the actions, in their order.
+	Actions []*TriedAction `protobuf:"bytes,4,rep,name=actions,proto3" json:"actions,omitempty"`
+	// Results of the tests in the rulebooks, in their order.
+	Tests []*TestedAction `protobuf:"bytes,5,rep,name=tests,proto3" json:"tests,omitempty"`
+	// Each guardrail that is not disabled, and whether the tests and the actions exercise it.
+	Coverage []*GuardrailCoverage `protobuf:"bytes,6,rep,name=coverage,proto3" json:"coverage,omitempty"`
+	// Whether actions or tests were left out, because those before took more than 5 seconds.
+	Truncated     bool `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TryRulebookResponse) Reset() {
+	*x = TryRulebookResponse{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TryRulebookResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TryRulebookResponse) ProtoMessage() {}
+
+func (x *TryRulebookResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TryRulebookResponse.ProtoReflect.Descriptor instead.
+func (*TryRulebookResponse) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TryRulebookResponse) GetProblems() []*RulebookProblem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *TryRulebookResponse) GetProblemCount() int32 {
+	if x != nil {
+		return x.ProblemCount
+	}
+	return 0
+}
+
+func (x *TryRulebookResponse) GetRuleSetVersion() string {
+	if x != nil {
+		return x.RuleSetVersion
+	}
+	return ""
+}
+
+func (x *TryRulebookResponse) GetActions() []*TriedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *TryRulebookResponse) GetTests() []*TestedAction {
+	if x != nil {
+		return x.Tests
+	}
+	return nil
+}
+
+func (x *TryRulebookResponse) GetCoverage() []*GuardrailCoverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *TryRulebookResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// Result of an action.
+type TriedAction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The verdict; it has no checkId, since nothing is recorded.
+	Verdict *CheckGuardrailsResponse `protobuf:"bytes,1,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// Each guardrail, in the order in which violations are reported.
+	Guardrails    []*GuardrailExplanation `protobuf:"bytes,2,rep,name=guardrails,proto3" json:"guardrails,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TriedAction) Reset() {
+	*x = TriedAction{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriedAction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriedAction) ProtoMessage() {}
+
+func (x *TriedAction) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriedAction.ProtoReflect.Descriptor instead.
+func (*TriedAction) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TriedAction) GetVerdict() *CheckGuardrailsResponse {
+	if x != nil {
+		return x.Verdict
+	}
+	return nil
+}
+
+func (x *TriedAction) GetGuardrails() []*GuardrailExplanation {
+	if x != nil {
+		return x.Guardrails
+	}
+	return nil
+}
+
+// Result of a test in a rulebook.
+type TestedAction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The line at which it begins, from 1.
+	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Whether the verdict is as expected.
+	Passed bool `protobuf:"varint,4,opt,name=passed,proto3" json:"passed,omitempty"`
+	// How the verdict differs.
+	Failures      []string `protobuf:"bytes,5,rep,name=failures,proto3" json:"failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestedAction) Reset() {
+	*x = TestedAction{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestedAction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestedAction) ProtoMessage() {}
+
+func (x *TestedAction) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestedAction.ProtoReflect.Descriptor instead.
+func (*TestedAction) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TestedAction) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *TestedAction) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *TestedAction) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestedAction) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *TestedAction) GetFailures() []string {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+// Whether a guardrail was exercised.
+type GuardrailCoverage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The file.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// The line at which it begins, from 1.
+	Line int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	// Whether a test fires it.
+	Fired bool `protobuf:"varint,4,opt,name=fired,proto3" json:"fired,omitempty"`
+	// Whether a test passes it.
+	Passed bool `protobuf:"varint,5,opt,name=passed,proto3" json:"passed,omitempty"`
+	// For how many of the actions it fires.
+	ActionsFired  int32 `protobuf:"varint,6,opt,name=actions_fired,json=actionsFired,proto3" json:"actions_fired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardrailCoverage) Reset() {
+	*x = GuardrailCoverage{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardrailCoverage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardrailCoverage) ProtoMessage() {}
+
+func (x *GuardrailCoverage) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardrailCoverage.ProtoReflect.Descriptor instead.
+func (*GuardrailCoverage) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GuardrailCoverage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GuardrailCoverage) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *GuardrailCoverage) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *GuardrailCoverage) GetFired() bool {
+	if x != nil {
+		return x.Fired
+	}
+	return false
+}
+
+func (x *GuardrailCoverage) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *GuardrailCoverage) GetActionsFired() int32 {
+	if x != nil {
+		return x.ActionsFired
+	}
+	return 0
+}
+
+// A candidate, and the recorded actions to evaluate.
+type ReplayRulebookRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones.
+	Rulebooks []*RulebookText `protobuf:"bytes,1,rep,name=rulebooks,proto3" json:"rulebooks,omitempty"`
+	// Evaluated at this instant or later. [default: 7 days before `before`]
+	After *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Evaluated at this instant or earlier. [default: now]
+	Before *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	// Checked or announced by exactly this agent.
+	RequestingAgent *string `protobuf:"bytes,4,opt,name=requesting_agent,json=requestingAgent,proto3,oneof" json:"requesting_agent,omitempty"`
+	// Number of examples of each change, at most 100. [default: 3]
+	Examples      *int32 `protobuf:"varint,5,opt,name=examples,proto3,oneof" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayRulebookRequest) Reset() {
+	*x = ReplayRulebookRequest{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayRulebookRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayRulebookRequest) ProtoMessage() {}
+
+func (x *ReplayRulebookRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayRulebookRequest.ProtoReflect.Descriptor instead.
+func (*ReplayRulebookRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReplayRulebookRequest) GetRulebooks() []*RulebookText {
+	if x != nil {
+		return x.Rulebooks
+	}
+	return nil
+}
+
+func (x *ReplayRulebookRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *ReplayRulebookRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *ReplayRulebookRequest) GetRequestingAgent() string {
+	if x != nil && x.RequestingAgent != nil {
+		return *x.RequestingAgent
+	}
+	return ""
+}
+
+func (x *ReplayRulebookRequest) GetExamples() int32 {
+	if x != nil && x.Examples != nil {
+		return *x.Examples
+	}
+	return 0
+}
+
+// A part of the result: progress first, the summary at the end.
+type ReplayRulebookResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ReplayRulebookResponse_Progress
+	//	*ReplayRulebookResponse_Report
+	Part          isReplayRulebookResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayRulebookResponse) Reset() {
+	*x = ReplayRulebookResponse{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayRulebookResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayRulebookResponse) ProtoMessage() {}
+
+func (x *ReplayRulebookResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayRulebookResponse.ProtoReflect.Descriptor instead.
+func (*ReplayRulebookResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReplayRulebookResponse) GetPart() isReplayRulebookResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ReplayRulebookResponse) GetProgress() *ReplayProgress {
+	if x != nil {
+		if x, ok := x.Part.(*ReplayRulebookResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *ReplayRulebookResponse) GetReport() *ReplayReport {
+	if x != nil {
+		if x, ok := x.Part.(*ReplayRulebookResponse_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
+type isReplayRulebookResponse_Part interface {
+	isReplayRulebookResponse_Part()
+}
+
+type ReplayRulebookResponse_Progress struct {
+	// How far the replay has come.
+	Progress *ReplayProgress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type ReplayRulebookResponse_Report struct {
+	// The end.
+	Report *ReplayReport `protobuf:"bytes,2,opt,name=report,proto3,oneof"`
+}
+
+func (*ReplayRulebookResponse_Progress) isReplayRulebookResponse_Part() {}
+
+func (*ReplayRulebookResponse_Report) isReplayRulebookResponse_Part() {}
+
+// How far a replay has come.
+type ReplayProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Actions that were evaluated.
+	Actions int64 `protobuf:"varint,1,opt,name=actions,proto3" json:"actions,omitempty"`
+	// Instant of the last of them; they are evaluated latest first.
+	ReachedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=reached_at,json=reachedAt,proto3" json:"reached_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayProgress) Reset() {
+	*x = ReplayProgress{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayProgress) ProtoMessage() {}
+
+func (x *ReplayProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayProgress.ProtoReflect.Descriptor instead.
+func (*ReplayProgress) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReplayProgress) GetActions() int64 {
+	if x != nil {
+		return x.Actions
+	}
+	return 0
+}
+
+func (x *ReplayProgress) GetReachedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReachedAt
+	}
+	return nil
+}
+
+// Result of a replay.
+type ReplayReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the rulebooks and their contents.
+	RuleSetVersion string `protobuf:"bytes,1,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
+	// Number of recorded actions.
+	Recorded int64 `protobuf:"varint,2,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	// Actions whose content is not stored, which cannot be evaluated.
+	WithoutContent int64 `protobuf:"varint,3,opt,name=without_content,json=withoutContent,proto3" json:"without_content,omitempty"`
+	// Actions whose verdict cannot be known.
+	Unknown int64 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// Actions that were allowed and would not be.
+	NewlyStopped int64 `protobuf:"varint,5,opt,name=newly_stopped,json=newlyStopped,proto3" json:"newly_stopped,omitempty"`
+	// Instant of the earliest action.
+	Earliest *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=earliest,proto3" json:"earliest,omitempty"`
+	// Instant of the latest action.
+	Latest *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=latest,proto3" json:"latest,omitempty"`
+	// Number of actions by the rule set that evaluated them.
+	RecordedVersions map[string]int64 `protobuf:"bytes,8,rep,name=recorded_versions,json=recordedVersions,proto3" json:"recorded_versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The verdicts that would change.
+	Changes []*ReplayChange `protobuf:"bytes,9,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Counts of each guardrail.
+	Guardrails []*ReplayedGuardrail `protobuf:"bytes,10,rep,name=guardrails,proto3" json:"guardrails,omitempty"`
+	// Whether earlier actions were left out, since at most 100 000 are evaluated.
+	Truncated     bool `protobuf:"varint,11,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayReport) Reset() {
+	*x = ReplayReport{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayReport) ProtoMessage() {}
+
+func (x *ReplayReport) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayReport.ProtoReflect.Descriptor instead.
+func (*ReplayReport) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReplayReport) GetRuleSetVersion() string {
+	if x != nil {
+		return x.RuleSetVersion
+	}
+	return ""
+}
+
+func (x *ReplayReport) GetRecorded() int64 {
+	if x != nil {
+		return x.Recorded
+	}
+	return 0
+}
+
+func (x *ReplayReport) GetWithoutContent() int64 {
+	if x != nil {
+		return x.WithoutContent
+	}
+	return 0
+}
+
+func (x *ReplayReport) GetUnknown() int64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+func (x *ReplayReport) GetNewlyStopped() int64 {
+	if x != nil {
+		return x.NewlyStopped
+	}
+	return 0
+}
+
+func (x *ReplayReport) GetEarliest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Earliest
+	}
+	return nil
+}
+
+func (x *ReplayReport) GetLatest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Latest
+	}
+	return nil
+}
+
+func (x *ReplayReport) GetRecordedVersions() map[string]int64 {
+	if x != nil {
+		return x.RecordedVersions
+	}
+	return nil
+}
+
+func (x *ReplayReport) GetChanges() []*ReplayChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ReplayReport) GetGuardrails() []*ReplayedGuardrail {
+	if x != nil {
+		return x.Guardrails
+	}
+	return nil
+}
+
+func (x *ReplayReport) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// Actions whose verdict would change in the same way.
+type ReplayChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The recorded verdict.
+	Before ReplayVerdict `protobuf:"varint,1,opt,name=before,proto3,enum=cstp.v1.ReplayVerdict" json:"before,omitempty"`
+	// The new verdict.
+	After ReplayVerdict `protobuf:"varint,2,opt,name=after,proto3,enum=cstp.v1.ReplayVerdict" json:"after,omitempty"`
+	// Number of actions.
+	Count int64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// Some of them, each in other words, by another agent or with other guardrails.
+	Examples      []*ReplayExample `protobuf:"bytes,4,rep,name=examples,proto3" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayChange) Reset() {
+	*x = ReplayChange{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayChange) ProtoMessage() {}
+
+func (x *ReplayChange) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayChange.ProtoReflect.Descriptor instead.
+func (*ReplayChange) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReplayChange) GetBefore() ReplayVerdict {
+	if x != nil {
+		return x.Before
+	}
+	return ReplayVerdict_REPLAY_VERDICT_UNSPECIFIED
+}
+
+func (x *ReplayChange) GetAfter() ReplayVerdict {
+	if x != nil {
+		return x.After
+	}
+	return ReplayVerdict_REPLAY_VERDICT_UNSPECIFIED
+}
+
+func (x *ReplayChange) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ReplayChange) GetExamples() []*ReplayExample {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+// A recorded action whose verdict would change.
+type ReplayExample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The audit entry.
+	EntryId string `protobuf:"bytes,1,opt,name=entry_id,json=entryId,proto3" json:"entry_id,omitempty"`
+	// The request that caused it.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// When it was evaluated.
+	JudgedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=judged_at,json=judgedAt,proto3" json:"judged_at,omitempty"`
+	// The agent.
+	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Its description.
+	Description *string `protobuf:"bytes,5,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	// The guardrails that fired.
+	Fired []string `protobuf:"bytes,6,rep,name=fired,proto3" json:"fired,omitempty"`
+	// The guardrails that would fire.
+	WouldFire []string `protobuf:"bytes,7,rep,name=would_fire,json=wouldFire,proto3" json:"would_fire,omitempty"`
+	// The guardrails that would stop it.
+	StoppedBy     []string `protobuf:"bytes,8,rep,name=stopped_by,json=stoppedBy,proto3" json:"stopped_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayExample) Reset() {
+	*x = ReplayExample{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayExample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayExample) ProtoMessage() {}
+
+func (x *ReplayExample) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayExample.ProtoReflect.Descriptor instead.
+func (*ReplayExample) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReplayExample) GetEntryId() string {
+	if x != nil {
+		return x.EntryId
+	}
+	return ""
+}
+
+func (x *ReplayExample) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ReplayExample) GetJudgedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.JudgedAt
+	}
+	return nil
+}
+
+func (x *ReplayExample) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *ReplayExample) GetDescription() string {
+	if x != nil && x.Description != nil {
+		return *x.Description
+	}
+	return ""
+}
+
+func (x *ReplayExample) GetFired() []string {
+	if x != nil {
+		return x.Fired
+	}
+	return nil
+}
+
+func (x *ReplayExample) GetWouldFire() []string {
+	if x != nil {
+		return x.WouldFire
+	}
+	return nil
+}
+
+func (x *ReplayExample) GetStoppedBy() []string {
+	if x != nil {
+		return x.StoppedBy
+	}
+	return nil
+}
+
+// How often a guardrail fires in a replay.
+type ReplayedGuardrail struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whether it blocks, warns or needs approval; absent if the candidate does not contain it.
+	Severity Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
+	// Whether that is enforced; absent if the candidate does not contain it.
+	Enforcement Enforcement `protobuf:"varint,3,opt,name=enforcement,proto3,enum=cstp.v1.Enforcement" json:"enforcement,omitempty"`
+	// Actions for which it fires.
+	Fired int64 `protobuf:"varint,4,opt,name=fired,proto3" json:"fired,omitempty"`
+	// Actions for which it fires and did not.
+	NewlyFired int64 `protobuf:"varint,5,opt,name=newly_fired,json=newlyFired,proto3" json:"newly_fired,omitempty"`
+	// Actions for which it fired and would not.
+	NoLongerFired int64 `protobuf:"varint,6,opt,name=no_longer_fired,json=noLongerFired,proto3" json:"no_longer_fired,omitempty"`
+	// Actions that were allowed and that it would stop.
+	Stopped int64 `protobuf:"varint,7,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// Actions for which it reads facts that were not recorded.
+	Unknown       int64 `protobuf:"varint,8,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayedGuardrail) Reset() {
+	*x = ReplayedGuardrail{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayedGuardrail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayedGuardrail) ProtoMessage() {}
+
+func (x *ReplayedGuardrail) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayedGuardrail.ProtoReflect.Descriptor instead.
+func (*ReplayedGuardrail) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReplayedGuardrail) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ReplayedGuardrail) GetSeverity() Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Severity_SEVERITY_UNSPECIFIED
+}
+
+func (x *ReplayedGuardrail) GetEnforcement() Enforcement {
+	if x != nil {
+		return x.Enforcement
+	}
+	return Enforcement_ENFORCEMENT_UNSPECIFIED
+}
+
+func (x *ReplayedGuardrail) GetFired() int64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *ReplayedGuardrail) GetNewlyFired() int64 {
+	if x != nil {
+		return x.NewlyFired
+	}
+	return 0
+}
+
+func (x *ReplayedGuardrail) GetNoLongerFired() int64 {
+	if x != nil {
+		return x.NoLongerFired
+	}
+	return 0
+}
+
+func (x *ReplayedGuardrail) GetStopped() int64 {
+	if x != nil {
+		return x.Stopped
+	}
+	return 0
+}
+
+func (x *ReplayedGuardrail) GetUnknown() int64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
 }
 
 // Which page to list.
@@ -217,7 +1394,7 @@ type ListGuardrailsRequest struct {
 
 func (x *ListGuardrailsRequest) Reset() {
 	*x = ListGuardrailsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[0]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -229,7 +1406,7 @@ func (x *ListGuardrailsRequest) String() string {
 func (*ListGuardrailsRequest) ProtoMessage() {}
 
 func (x *ListGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[0]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -242,7 +1419,7 @@ func (x *ListGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*ListGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListGuardrailsRequest) GetPageSize() int32 {
@@ -274,7 +1451,7 @@ type ListGuardrailsResponse struct {
 
 func (x *ListGuardrailsResponse) Reset() {
 	*x = ListGuardrailsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[1]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +1463,7 @@ func (x *ListGuardrailsResponse) String() string {
 func (*ListGuardrailsResponse) ProtoMessage() {}
 
 func (x *ListGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[1]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +1476,7 @@ func (x *ListGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*ListGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{1}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListGuardrailsResponse) GetGuardrails() []*Guardrail {
@@ -363,7 +1540,7 @@ type Guardrail struct {
 
 func (x *Guardrail) Reset() {
 	*x = Guardrail{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[2]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -375,7 +1552,7 @@ func (x *Guardrail) String() string {
 func (*Guardrail) ProtoMessage() {}
 
 func (x *Guardrail) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[2]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -388,7 +1565,7 @@ func (x *Guardrail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guardrail.ProtoReflect.Descriptor instead.
 func (*Guardrail) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{2}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Guardrail) GetId() string {
@@ -509,7 +1686,7 @@ type ListInputsRequest struct {
 
 func (x *ListInputsRequest) Reset() {
 	*x = ListInputsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[3]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +1698,7 @@ func (x *ListInputsRequest) String() string {
 func (*ListInputsRequest) ProtoMessage() {}
 
 func (x *ListInputsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[3]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +1711,7 @@ func (x *ListInputsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInputsRequest.ProtoReflect.Descriptor instead.
 func (*ListInputsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListInputsRequest) GetPageSize() int32 {
@@ -566,7 +1743,7 @@ type ListInputsResponse struct {
 
 func (x *ListInputsResponse) Reset() {
 	*x = ListInputsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[4]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +1755,7 @@ func (x *ListInputsResponse) String() string {
 func (*ListInputsResponse) ProtoMessage() {}
 
 func (x *ListInputsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[4]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +1768,7 @@ func (x *ListInputsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInputsResponse.ProtoReflect.Descriptor instead.
 func (*ListInputsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListInputsResponse) GetInputs() []*GuardrailInput {
@@ -639,7 +1816,7 @@ type GuardrailInput struct {
 
 func (x *GuardrailInput) Reset() {
 	*x = GuardrailInput{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[5]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +1828,7 @@ func (x *GuardrailInput) String() string {
 func (*GuardrailInput) ProtoMessage() {}
 
 func (x *GuardrailInput) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[5]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +1841,7 @@ func (x *GuardrailInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardrailInput.ProtoReflect.Descriptor instead.
 func (*GuardrailInput) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GuardrailInput) GetName() string {
@@ -725,7 +1902,7 @@ type GetRulebookRequest struct {
 
 func (x *GetRulebookRequest) Reset() {
 	*x = GetRulebookRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[6]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +1914,7 @@ func (x *GetRulebookRequest) String() string {
 func (*GetRulebookRequest) ProtoMessage() {}
 
 func (x *GetRulebookRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[6]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +1927,7 @@ func (x *GetRulebookRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulebookRequest.ProtoReflect.Descriptor instead.
 func (*GetRulebookRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{19}
 }
 
 // The rules in force.
@@ -771,7 +1948,7 @@ type GetRulebookResponse struct {
 
 func (x *GetRulebookResponse) Reset() {
 	*x = GetRulebookResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[7]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +1960,7 @@ func (x *GetRulebookResponse) String() string {
 func (*GetRulebookResponse) ProtoMessage() {}
 
 func (x *GetRulebookResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[7]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +1973,7 @@ func (x *GetRulebookResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulebookResponse.ProtoReflect.Descriptor instead.
 func (*GetRulebookResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRulebookResponse) GetRuleSetVersion() string {
@@ -842,7 +2019,7 @@ type FailedLoad struct {
 
 func (x *FailedLoad) Reset() {
 	*x = FailedLoad{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +2031,7 @@ func (x *FailedLoad) String() string {
 func (*FailedLoad) ProtoMessage() {}
 
 func (x *FailedLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +2044,7 @@ func (x *FailedLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailedLoad.ProtoReflect.Descriptor instead.
 func (*FailedLoad) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FailedLoad) GetFailedAt() *timestamppb.Timestamp {
@@ -908,7 +2085,7 @@ type RulebookProblem struct {
 
 func (x *RulebookProblem) Reset() {
 	*x = RulebookProblem{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +2097,7 @@ func (x *RulebookProblem) String() string {
 func (*RulebookProblem) ProtoMessage() {}
 
 func (x *RulebookProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +2110,7 @@ func (x *RulebookProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulebookProblem.ProtoReflect.Descriptor instead.
 func (*RulebookProblem) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RulebookProblem) GetFile() string {
@@ -985,7 +2162,7 @@ type Rulebook struct {
 
 func (x *Rulebook) Reset() {
 	*x = Rulebook{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +2174,7 @@ func (x *Rulebook) String() string {
 func (*Rulebook) ProtoMessage() {}
 
 func (x *Rulebook) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +2187,7 @@ func (x *Rulebook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rulebook.ProtoReflect.Descriptor instead.
 func (*Rulebook) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Rulebook) GetName() string {
@@ -1078,7 +2255,7 @@ type ExplainGuardrailsRequest struct {
 
 func (x *ExplainGuardrailsRequest) Reset() {
 	*x = ExplainGuardrailsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +2267,7 @@ func (x *ExplainGuardrailsRequest) String() string {
 func (*ExplainGuardrailsRequest) ProtoMessage() {}
 
 func (x *ExplainGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +2280,7 @@ func (x *ExplainGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*ExplainGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainGuardrailsRequest) GetAction() *Action {
@@ -1172,7 +2349,7 @@ type ExplainGuardrailsResponse struct {
 
 func (x *ExplainGuardrailsResponse) Reset() {
 	*x = ExplainGuardrailsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +2361,7 @@ func (x *ExplainGuardrailsResponse) String() string {
 func (*ExplainGuardrailsResponse) ProtoMessage() {}
 
 func (x *ExplainGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +2374,7 @@ func (x *ExplainGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*ExplainGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainGuardrailsResponse) GetVerdict() *CheckGuardrailsResponse {
@@ -1258,7 +2435,7 @@ type GuardrailExplanation struct {
 
 func (x *GuardrailExplanation) Reset() {
 	*x = GuardrailExplanation{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +2447,7 @@ func (x *GuardrailExplanation) String() string {
 func (*GuardrailExplanation) ProtoMessage() {}
 
 func (x *GuardrailExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +2460,7 @@ func (x *GuardrailExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardrailExplanation.ProtoReflect.Descriptor instead.
 func (*GuardrailExplanation) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GuardrailExplanation) GetId() string {
@@ -1373,7 +2550,7 @@ type ExplainedPart struct {
 
 func (x *ExplainedPart) Reset() {
 	*x = ExplainedPart{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +2562,7 @@ func (x *ExplainedPart) String() string {
 func (*ExplainedPart) ProtoMessage() {}
 
 func (x *ExplainedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +2575,7 @@ func (x *ExplainedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPart.ProtoReflect.Descriptor instead.
 func (*ExplainedPart) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainedPart) GetExpression() string {
@@ -1448,7 +2625,7 @@ type ExplainedInput struct {
 
 func (x *ExplainedInput) Reset() {
 	*x = ExplainedInput{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +2637,7 @@ func (x *ExplainedInput) String() string {
 func (*ExplainedInput) ProtoMessage() {}
 
 func (x *ExplainedInput) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +2650,7 @@ func (x *ExplainedInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedInput.ProtoReflect.Descriptor instead.
 func (*ExplainedInput) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainedInput) GetName() string {
@@ -1524,7 +2701,7 @@ type BatchCheckGuardrailsRequest struct {
 
 func (x *BatchCheckGuardrailsRequest) Reset() {
 	*x = BatchCheckGuardrailsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +2713,7 @@ func (x *BatchCheckGuardrailsRequest) String() string {
 func (*BatchCheckGuardrailsRequest) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +2726,7 @@ func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{16}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BatchCheckGuardrailsRequest) GetActions() []*Action {
@@ -1577,7 +2754,7 @@ type BatchCheckGuardrailsResponse struct {
 
 func (x *BatchCheckGuardrailsResponse) Reset() {
 	*x = BatchCheckGuardrailsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +2766,7 @@ func (x *BatchCheckGuardrailsResponse) String() string {
 func (*BatchCheckGuardrailsResponse) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +2779,7 @@ func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{17}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BatchCheckGuardrailsResponse) GetResults() []*BatchCheckResult {
@@ -1628,7 +2805,7 @@ type BatchCheckResult struct {
 
 func (x *BatchCheckResult) Reset() {
 	*x = BatchCheckResult{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +2817,7 @@ func (x *BatchCheckResult) String() string {
 func (*BatchCheckResult) ProtoMessage() {}
 
 func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +2830,7 @@ func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckResult.ProtoReflect.Descriptor instead.
 func (*BatchCheckResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{18}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BatchCheckResult) GetResult() isBatchCheckResult_Result {
@@ -1712,7 +2889,7 @@ type CheckError struct {
 
 func (x *CheckError) Reset() {
 	*x = CheckError{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +2901,7 @@ func (x *CheckError) String() string {
 func (*CheckError) ProtoMessage() {}
 
 func (x *CheckError) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +2914,7 @@ func (x *CheckError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckError.ProtoReflect.Descriptor instead.
 func (*CheckError) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{19}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CheckError) GetReason() string {
@@ -1758,7 +2935,105 @@ var File_cstp_v1_guardrails_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\n" +
-	"\x18cstp/v1/guardrails.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
+	"\x18cstp/v1/guardrails.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"6\n" +
+	"\fRulebookText\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x90\x02\n" +
+	"\x12TryRulebookRequest\x123\n" +
+	"\trulebooks\x18\x01 \x03(\v2\x15.cstp.v1.RulebookTextR\trulebooks\x12)\n" +
+	"\aactions\x18\x02 \x03(\v2\x0f.cstp.v1.ActionR\aactions\x12&\n" +
+	"\facting_agent\x18\x03 \x01(\tH\x00R\vactingAgent\x88\x01\x01\x125\n" +
+	"\vpermissions\x18\x04 \x03(\x0e2\x13.cstp.v1.PermissionR\vpermissions\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02atB\x0f\n" +
+	"\r_acting_agent\"\xcd\x02\n" +
+	"\x13TryRulebookResponse\x124\n" +
+	"\bproblems\x18\x01 \x03(\v2\x18.cstp.v1.RulebookProblemR\bproblems\x12#\n" +
+	"\rproblem_count\x18\x02 \x01(\x05R\fproblemCount\x12(\n" +
+	"\x10rule_set_version\x18\x03 \x01(\tR\x0eruleSetVersion\x12.\n" +
+	"\aactions\x18\x04 \x03(\v2\x14.cstp.v1.TriedActionR\aactions\x12+\n" +
+	"\x05tests\x18\x05 \x03(\v2\x15.cstp.v1.TestedActionR\x05tests\x126\n" +
+	"\bcoverage\x18\x06 \x03(\v2\x1a.cstp.v1.GuardrailCoverageR\bcoverage\x12\x1c\n" +
+	"\ttruncated\x18\a \x01(\bR\ttruncated\"\x88\x01\n" +
+	"\vTriedAction\x12:\n" +
+	"\averdict\x18\x01 \x01(\v2 .cstp.v1.CheckGuardrailsResponseR\averdict\x12=\n" +
+	"\n" +
+	"guardrails\x18\x02 \x03(\v2\x1d.cstp.v1.GuardrailExplanationR\n" +
+	"guardrails\"~\n" +
+	"\fTestedAction\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06passed\x18\x04 \x01(\bR\x06passed\x12\x1a\n" +
+	"\bfailures\x18\x05 \x03(\tR\bfailures\"\x9e\x01\n" +
+	"\x11GuardrailCoverage\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\x05R\x04line\x12\x14\n" +
+	"\x05fired\x18\x04 \x01(\bR\x05fired\x12\x16\n" +
+	"\x06passed\x18\x05 \x01(\bR\x06passed\x12#\n" +
+	"\ractions_fired\x18\x06 \x01(\x05R\factionsFired\"\xa5\x02\n" +
+	"\x15ReplayRulebookRequest\x123\n" +
+	"\trulebooks\x18\x01 \x03(\v2\x15.cstp.v1.RulebookTextR\trulebooks\x120\n" +
+	"\x05after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12.\n" +
+	"\x10requesting_agent\x18\x04 \x01(\tH\x00R\x0frequestingAgent\x88\x01\x01\x12\x1f\n" +
+	"\bexamples\x18\x05 \x01(\x05H\x01R\bexamples\x88\x01\x01B\x13\n" +
+	"\x11_requesting_agentB\v\n" +
+	"\t_examples\"\x88\x01\n" +
+	"\x16ReplayRulebookResponse\x125\n" +
+	"\bprogress\x18\x01 \x01(\v2\x17.cstp.v1.ReplayProgressH\x00R\bprogress\x12/\n" +
+	"\x06report\x18\x02 \x01(\v2\x15.cstp.v1.ReplayReportH\x00R\x06reportB\x06\n" +
+	"\x04part\"e\n" +
+	"\x0eReplayProgress\x12\x18\n" +
+	"\aactions\x18\x01 \x01(\x03R\aactions\x129\n" +
+	"\n" +
+	"reached_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\treachedAt\"\xd2\x04\n" +
+	"\fReplayReport\x12(\n" +
+	"\x10rule_set_version\x18\x01 \x01(\tR\x0eruleSetVersion\x12\x1a\n" +
+	"\brecorded\x18\x02 \x01(\x03R\brecorded\x12'\n" +
+	"\x0fwithout_content\x18\x03 \x01(\x03R\x0ewithoutContent\x12\x18\n" +
+	"\aunknown\x18\x04 \x01(\x03R\aunknown\x12#\n" +
+	"\rnewly_stopped\x18\x05 \x01(\x03R\fnewlyStopped\x126\n" +
+	"\bearliest\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bearliest\x122\n" +
+	"\x06latest\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06latest\x12X\n" +
+	"\x11recorded_versions\x18\b \x03(\v2+.cstp.v1.ReplayReport.RecordedVersionsEntryR\x10recordedVersions\x12/\n" +
+	"\achanges\x18\t \x03(\v2\x15.cstp.v1.ReplayChangeR\achanges\x12:\n" +
+	"\n" +
+	"guardrails\x18\n" +
+	" \x03(\v2\x1a.cstp.v1.ReplayedGuardrailR\n" +
+	"guardrails\x12\x1c\n" +
+	"\ttruncated\x18\v \x01(\bR\ttruncated\x1aC\n" +
+	"\x15RecordedVersionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb6\x01\n" +
+	"\fReplayChange\x12.\n" +
+	"\x06before\x18\x01 \x01(\x0e2\x16.cstp.v1.ReplayVerdictR\x06before\x12,\n" +
+	"\x05after\x18\x02 \x01(\x0e2\x16.cstp.v1.ReplayVerdictR\x05after\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\x122\n" +
+	"\bexamples\x18\x04 \x03(\v2\x16.cstp.v1.ReplayExampleR\bexamples\"\xa3\x02\n" +
+	"\rReplayExample\x12\x19\n" +
+	"\bentry_id\x18\x01 \x01(\tR\aentryId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x127\n" +
+	"\tjudged_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bjudgedAt\x12\x14\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\x12%\n" +
+	"\vdescription\x18\x05 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x14\n" +
+	"\x05fired\x18\x06 \x03(\tR\x05fired\x12\x1d\n" +
+	"\n" +
+	"would_fire\x18\a \x03(\tR\twouldFire\x12\x1d\n" +
+	"\n" +
+	"stopped_by\x18\b \x03(\tR\tstoppedByB\x0e\n" +
+	"\f_description\"\x9d\x02\n" +
+	"\x11ReplayedGuardrail\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
+	"\bseverity\x18\x02 \x01(\x0e2\x11.cstp.v1.SeverityR\bseverity\x126\n" +
+	"\venforcement\x18\x03 \x01(\x0e2\x14.cstp.v1.EnforcementR\venforcement\x12\x14\n" +
+	"\x05fired\x18\x04 \x01(\x03R\x05fired\x12\x1f\n" +
+	"\vnewly_fired\x18\x05 \x01(\x03R\n" +
+	"newlyFired\x12&\n" +
+	"\x0fno_longer_fired\x18\x06 \x01(\x03R\rnoLongerFired\x12\x18\n" +
+	"\astopped\x18\a \x01(\x03R\astopped\x12\x18\n" +
+	"\aunknown\x18\b \x01(\x03R\aunknown\"S\n" +
 	"\x15ListGuardrailsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1900,7 +3175,13 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\n" +
 	"CheckError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*u\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xa9\x01\n" +
+	"\rReplayVerdict\x12\x1e\n" +
+	"\x1aREPLAY_VERDICT_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16REPLAY_VERDICT_ALLOWED\x10\x01\x12$\n" +
+	" REPLAY_VERDICT_APPROVAL_REQUIRED\x10\x02\x12\x1a\n" +
+	"\x16REPLAY_VERDICT_BLOCKED\x10\x03\x12\x1a\n" +
+	"\x16REPLAY_VERDICT_UNKNOWN\x10\x04*u\n" +
 	"\vEnforcement\x12\x1b\n" +
 	"\x17ENFORCEMENT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ENFORCEMENT_ENFORCE\x10\x01\x12\x16\n" +
@@ -1917,14 +3198,16 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x12INPUT_ORIGIN_GIVEN\x10\x01\x12\x18\n" +
 	"\x14INPUT_ORIGIN_DEFAULT\x10\x02\x12\x18\n" +
 	"\x14INPUT_ORIGIN_MISSING\x10\x03\x12\x18\n" +
-	"\x14INPUT_ORIGIN_INVALID\x10\x042\xf4\x05\n" +
+	"\x14INPUT_ORIGIN_INVALID\x10\x042\x8c\t\n" +
 	"\x10GuardrailService\x12n\n" +
 	"\x0eListGuardrails\x12\x1e.cstp.v1.ListGuardrailsRequest\x1a\x1f.cstp.v1.ListGuardrailsResponse\"\x1b\x88\xb5\x18\a\x9a\xb5\x18\x10{\"pageSize\": 20}\x90\x02\x01\x12T\n" +
 	"\n" +
 	"ListInputs\x12\x1a.cstp.v1.ListInputsRequest\x1a\x1b.cstp.v1.ListInputsResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12W\n" +
 	"\vGetRulebook\x12\x1b.cstp.v1.GetRulebookRequest\x1a\x1c.cstp.v1.GetRulebookResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12\xc5\x01\n" +
 	"\x11ExplainGuardrails\x12!.cstp.v1.ExplainGuardrailsRequest\x1a\".cstp.v1.ExplainGuardrailsResponse\"i\x88\xb5\x18\x06\x9a\xb5\x18^{\"action\": {\"description\": \"Deploy the auth service\", \"context\": {\"affectsProduction\": true}}}\x90\x02\x01\x12\xf8\x01\n" +
-	"\x14BatchCheckGuardrails\x12$.cstp.v1.BatchCheckGuardrailsRequest\x1a%.cstp.v1.BatchCheckGuardrailsResponse\"\x92\x01\x88\xb5\x18\x02\x9a\xb5\x18\x86\x01{\"actions\": [{\"description\": \"Delete the staging database\", \"context\": {\"destroysData\": true}}, {\"description\": \"Rename a variable\"}]}\x90\x02\x02B\x80\x01\n" +
+	"\x14BatchCheckGuardrails\x12$.cstp.v1.BatchCheckGuardrailsRequest\x1a%.cstp.v1.BatchCheckGuardrailsResponse\"\x92\x01\x88\xb5\x18\x02\x9a\xb5\x18\x86\x01{\"actions\": [{\"description\": \"Delete the staging database\", \"context\": {\"destroysData\": true}}, {\"description\": \"Rename a variable\"}]}\x90\x02\x02\x12\xde\x01\n" +
+	"\vTryRulebook\x12\x1b.cstp.v1.TryRulebookRequest\x1a\x1c.cstp.v1.TryRulebookResponse\"\x93\x01\x88\xb5\x18\x06\x9a\xb5\x18\x87\x01{\"rulebooks\": [{\"text\": \"schema: 1\\nname: mine\\nversion: 1.0.0\\nguardrails: []\\n\"}], \"actions\": [{\"description\": \"Rename a variable\"}]}\x90\x02\x01\x12\xb4\x01\n" +
+	"\x0eReplayRulebook\x12\x1e.cstp.v1.ReplayRulebookRequest\x1a\x1f.cstp.v1.ReplayRulebookResponse\"_\x88\xb5\x18\x06\x9a\xb5\x18T{\"rulebooks\": [{\"text\": \"schema: 1\\nname: mine\\nversion: 1.0.0\\nguardrails: []\\n\"}]}\x90\x02\x010\x01B\x80\x01\n" +
 	"\vcom.cstp.v1B\x0fGuardrailsProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
 var (
@@ -1939,87 +3222,133 @@ func file_cstp_v1_guardrails_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_guardrails_proto_rawDescData
 }
 
-var file_cstp_v1_guardrails_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_cstp_v1_guardrails_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_cstp_v1_guardrails_proto_goTypes = []any{
-	(Enforcement)(0),                     // 0: cstp.v1.Enforcement
-	(RuleOutcome)(0),                     // 1: cstp.v1.RuleOutcome
-	(InputOrigin)(0),                     // 2: cstp.v1.InputOrigin
-	(*ListGuardrailsRequest)(nil),        // 3: cstp.v1.ListGuardrailsRequest
-	(*ListGuardrailsResponse)(nil),       // 4: cstp.v1.ListGuardrailsResponse
-	(*Guardrail)(nil),                    // 5: cstp.v1.Guardrail
-	(*ListInputsRequest)(nil),            // 6: cstp.v1.ListInputsRequest
-	(*ListInputsResponse)(nil),           // 7: cstp.v1.ListInputsResponse
-	(*GuardrailInput)(nil),               // 8: cstp.v1.GuardrailInput
-	(*GetRulebookRequest)(nil),           // 9: cstp.v1.GetRulebookRequest
-	(*GetRulebookResponse)(nil),          // 10: cstp.v1.GetRulebookResponse
-	(*FailedLoad)(nil),                   // 11: cstp.v1.FailedLoad
-	(*RulebookProblem)(nil),              // 12: cstp.v1.RulebookProblem
-	(*Rulebook)(nil),                     // 13: cstp.v1.Rulebook
-	(*ExplainGuardrailsRequest)(nil),     // 14: cstp.v1.ExplainGuardrailsRequest
-	(*ExplainGuardrailsResponse)(nil),    // 15: cstp.v1.ExplainGuardrailsResponse
-	(*GuardrailExplanation)(nil),         // 16: cstp.v1.GuardrailExplanation
-	(*ExplainedPart)(nil),                // 17: cstp.v1.ExplainedPart
-	(*ExplainedInput)(nil),               // 18: cstp.v1.ExplainedInput
-	(*BatchCheckGuardrailsRequest)(nil),  // 19: cstp.v1.BatchCheckGuardrailsRequest
-	(*BatchCheckGuardrailsResponse)(nil), // 20: cstp.v1.BatchCheckGuardrailsResponse
-	(*BatchCheckResult)(nil),             // 21: cstp.v1.BatchCheckResult
-	(*CheckError)(nil),                   // 22: cstp.v1.CheckError
-	(Severity)(0),                        // 23: cstp.v1.Severity
-	(*timestamppb.Timestamp)(nil),        // 24: google.protobuf.Timestamp
-	(Stakes)(0),                          // 25: cstp.v1.Stakes
-	(*structpb.Value)(nil),               // 26: google.protobuf.Value
-	(*Action)(nil),                       // 27: cstp.v1.Action
-	(Permission)(0),                      // 28: cstp.v1.Permission
-	(*CheckGuardrailsResponse)(nil),      // 29: cstp.v1.CheckGuardrailsResponse
-	(*Violation)(nil),                    // 30: cstp.v1.Violation
-	(*AgentInfo)(nil),                    // 31: cstp.v1.AgentInfo
+	(ReplayVerdict)(0),                   // 0: cstp.v1.ReplayVerdict
+	(Enforcement)(0),                     // 1: cstp.v1.Enforcement
+	(RuleOutcome)(0),                     // 2: cstp.v1.RuleOutcome
+	(InputOrigin)(0),                     // 3: cstp.v1.InputOrigin
+	(*RulebookText)(nil),                 // 4: cstp.v1.RulebookText
+	(*TryRulebookRequest)(nil),           // 5: cstp.v1.TryRulebookRequest
+	(*TryRulebookResponse)(nil),          // 6: cstp.v1.TryRulebookResponse
+	(*TriedAction)(nil),                  // 7: cstp.v1.TriedAction
+	(*TestedAction)(nil),                 // 8: cstp.v1.TestedAction
+	(*GuardrailCoverage)(nil),            // 9: cstp.v1.GuardrailCoverage
+	(*ReplayRulebookRequest)(nil),        // 10: cstp.v1.ReplayRulebookRequest
+	(*ReplayRulebookResponse)(nil),       // 11: cstp.v1.ReplayRulebookResponse
+	(*ReplayProgress)(nil),               // 12: cstp.v1.ReplayProgress
+	(*ReplayReport)(nil),                 // 13: cstp.v1.ReplayReport
+	(*ReplayChange)(nil),                 // 14: cstp.v1.ReplayChange
+	(*ReplayExample)(nil),                // 15: cstp.v1.ReplayExample
+	(*ReplayedGuardrail)(nil),            // 16: cstp.v1.ReplayedGuardrail
+	(*ListGuardrailsRequest)(nil),        // 17: cstp.v1.ListGuardrailsRequest
+	(*ListGuardrailsResponse)(nil),       // 18: cstp.v1.ListGuardrailsResponse
+	(*Guardrail)(nil),                    // 19: cstp.v1.Guardrail
+	(*ListInputsRequest)(nil),            // 20: cstp.v1.ListInputsRequest
+	(*ListInputsResponse)(nil),           // 21: cstp.v1.ListInputsResponse
+	(*GuardrailInput)(nil),               // 22: cstp.v1.GuardrailInput
+	(*GetRulebookRequest)(nil),           // 23: cstp.v1.GetRulebookRequest
+	(*GetRulebookResponse)(nil),          // 24: cstp.v1.GetRulebookResponse
+	(*FailedLoad)(nil),                   // 25: cstp.v1.FailedLoad
+	(*RulebookProblem)(nil),              // 26: cstp.v1.RulebookProblem
+	(*Rulebook)(nil),                     // 27: cstp.v1.Rulebook
+	(*ExplainGuardrailsRequest)(nil),     // 28: cstp.v1.ExplainGuardrailsRequest
+	(*ExplainGuardrailsResponse)(nil),    // 29: cstp.v1.ExplainGuardrailsResponse
+	(*GuardrailExplanation)(nil),         // 30: cstp.v1.GuardrailExplanation
+	(*ExplainedPart)(nil),                // 31: cstp.v1.ExplainedPart
+	(*ExplainedInput)(nil),               // 32: cstp.v1.ExplainedInput
+	(*BatchCheckGuardrailsRequest)(nil),  // 33: cstp.v1.BatchCheckGuardrailsRequest
+	(*BatchCheckGuardrailsResponse)(nil), // 34: cstp.v1.BatchCheckGuardrailsResponse
+	(*BatchCheckResult)(nil),             // 35: cstp.v1.BatchCheckResult
+	(*CheckError)(nil),                   // 36: cstp.v1.CheckError
+	nil,                                  // 37: cstp.v1.ReplayReport.RecordedVersionsEntry
+	(*Action)(nil),                       // 38: cstp.v1.Action
+	(Permission)(0),                      // 39: cstp.v1.Permission
+	(*timestamppb.Timestamp)(nil),        // 40: google.protobuf.Timestamp
+	(*CheckGuardrailsResponse)(nil),      // 41: cstp.v1.CheckGuardrailsResponse
+	(Severity)(0),                        // 42: cstp.v1.Severity
+	(Stakes)(0),                          // 43: cstp.v1.Stakes
+	(*structpb.Value)(nil),               // 44: google.protobuf.Value
+	(*Violation)(nil),                    // 45: cstp.v1.Violation
+	(*AgentInfo)(nil),                    // 46: cstp.v1.AgentInfo
 }
 var file_cstp_v1_guardrails_proto_depIdxs = []int32{
-	5,  // 0: cstp.v1.ListGuardrailsResponse.guardrails:type_name -> cstp.v1.Guardrail
-	23, // 1: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
-	0,  // 2: cstp.v1.Guardrail.enforcement:type_name -> cstp.v1.Enforcement
-	24, // 3: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
-	25, // 4: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
-	8,  // 5: cstp.v1.ListInputsResponse.inputs:type_name -> cstp.v1.GuardrailInput
-	26, // 6: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
-	24, // 7: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	13, // 8: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
-	11, // 9: cstp.v1.GetRulebookResponse.last_failed_load:type_name -> cstp.v1.FailedLoad
-	24, // 10: cstp.v1.FailedLoad.failed_at:type_name -> google.protobuf.Timestamp
-	12, // 11: cstp.v1.FailedLoad.problems:type_name -> cstp.v1.RulebookProblem
-	27, // 12: cstp.v1.ExplainGuardrailsRequest.action:type_name -> cstp.v1.Action
-	28, // 13: cstp.v1.ExplainGuardrailsRequest.permissions:type_name -> cstp.v1.Permission
-	24, // 14: cstp.v1.ExplainGuardrailsRequest.at:type_name -> google.protobuf.Timestamp
-	29, // 15: cstp.v1.ExplainGuardrailsResponse.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
-	16, // 16: cstp.v1.ExplainGuardrailsResponse.guardrails:type_name -> cstp.v1.GuardrailExplanation
-	23, // 17: cstp.v1.GuardrailExplanation.severity:type_name -> cstp.v1.Severity
-	0,  // 18: cstp.v1.GuardrailExplanation.enforcement:type_name -> cstp.v1.Enforcement
-	1,  // 19: cstp.v1.GuardrailExplanation.outcome:type_name -> cstp.v1.RuleOutcome
-	30, // 20: cstp.v1.GuardrailExplanation.violation:type_name -> cstp.v1.Violation
-	17, // 21: cstp.v1.GuardrailExplanation.parts:type_name -> cstp.v1.ExplainedPart
-	18, // 22: cstp.v1.GuardrailExplanation.inputs:type_name -> cstp.v1.ExplainedInput
-	2,  // 23: cstp.v1.ExplainedInput.origin:type_name -> cstp.v1.InputOrigin
-	27, // 24: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
-	31, // 25: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	21, // 26: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
-	29, // 27: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
-	22, // 28: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
-	3,  // 29: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
-	6,  // 30: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
-	9,  // 31: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
-	14, // 32: cstp.v1.GuardrailService.ExplainGuardrails:input_type -> cstp.v1.ExplainGuardrailsRequest
-	19, // 33: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
-	4,  // 34: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
-	7,  // 35: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
-	10, // 36: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
-	15, // 37: cstp.v1.GuardrailService.ExplainGuardrails:output_type -> cstp.v1.ExplainGuardrailsResponse
-	20, // 38: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
-	34, // [34:39] is the sub-list for method output_type
-	29, // [29:34] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	4,  // 0: cstp.v1.TryRulebookRequest.rulebooks:type_name -> cstp.v1.RulebookText
+	38, // 1: cstp.v1.TryRulebookRequest.actions:type_name -> cstp.v1.Action
+	39, // 2: cstp.v1.TryRulebookRequest.permissions:type_name -> cstp.v1.Permission
+	40, // 3: cstp.v1.TryRulebookRequest.at:type_name -> google.protobuf.Timestamp
+	26, // 4: cstp.v1.TryRulebookResponse.problems:type_name -> cstp.v1.RulebookProblem
+	7,  // 5: cstp.v1.TryRulebookResponse.actions:type_name -> cstp.v1.TriedAction
+	8,  // 6: cstp.v1.TryRulebookResponse.tests:type_name -> cstp.v1.TestedAction
+	9,  // 7: cstp.v1.TryRulebookResponse.coverage:type_name -> cstp.v1.GuardrailCoverage
+	41, // 8: cstp.v1.TriedAction.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	30, // 9: cstp.v1.TriedAction.guardrails:type_name -> cstp.v1.GuardrailExplanation
+	4,  // 10: cstp.v1.ReplayRulebookRequest.rulebooks:type_name -> cstp.v1.RulebookText
+	40, // 11: cstp.v1.ReplayRulebookRequest.after:type_name -> google.protobuf.Timestamp
+	40, // 12: cstp.v1.ReplayRulebookRequest.before:type_name -> google.protobuf.Timestamp
+	12, // 13: cstp.v1.ReplayRulebookResponse.progress:type_name -> cstp.v1.ReplayProgress
+	13, // 14: cstp.v1.ReplayRulebookResponse.report:type_name -> cstp.v1.ReplayReport
+	40, // 15: cstp.v1.ReplayProgress.reached_at:type_name -> google.protobuf.Timestamp
+	40, // 16: cstp.v1.ReplayReport.earliest:type_name -> google.protobuf.Timestamp
+	40, // 17: cstp.v1.ReplayReport.latest:type_name -> google.protobuf.Timestamp
+	37, // 18: cstp.v1.ReplayReport.recorded_versions:type_name -> cstp.v1.ReplayReport.RecordedVersionsEntry
+	14, // 19: cstp.v1.ReplayReport.changes:type_name -> cstp.v1.ReplayChange
+	16, // 20: cstp.v1.ReplayReport.guardrails:type_name -> cstp.v1.ReplayedGuardrail
+	0,  // 21: cstp.v1.ReplayChange.before:type_name -> cstp.v1.ReplayVerdict
+	0,  // 22: cstp.v1.ReplayChange.after:type_name -> cstp.v1.ReplayVerdict
+	15, // 23: cstp.v1.ReplayChange.examples:type_name -> cstp.v1.ReplayExample
+	40, // 24: cstp.v1.ReplayExample.judged_at:type_name -> google.protobuf.Timestamp
+	42, // 25: cstp.v1.ReplayedGuardrail.severity:type_name -> cstp.v1.Severity
+	1,  // 26: cstp.v1.ReplayedGuardrail.enforcement:type_name -> cstp.v1.Enforcement
+	19, // 27: cstp.v1.ListGuardrailsResponse.guardrails:type_name -> cstp.v1.Guardrail
+	42, // 28: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
+	1,  // 29: cstp.v1.Guardrail.enforcement:type_name -> cstp.v1.Enforcement
+	40, // 30: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
+	43, // 31: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
+	22, // 32: cstp.v1.ListInputsResponse.inputs:type_name -> cstp.v1.GuardrailInput
+	44, // 33: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
+	40, // 34: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	27, // 35: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
+	25, // 36: cstp.v1.GetRulebookResponse.last_failed_load:type_name -> cstp.v1.FailedLoad
+	40, // 37: cstp.v1.FailedLoad.failed_at:type_name -> google.protobuf.Timestamp
+	26, // 38: cstp.v1.FailedLoad.problems:type_name -> cstp.v1.RulebookProblem
+	38, // 39: cstp.v1.ExplainGuardrailsRequest.action:type_name -> cstp.v1.Action
+	39, // 40: cstp.v1.ExplainGuardrailsRequest.permissions:type_name -> cstp.v1.Permission
+	40, // 41: cstp.v1.ExplainGuardrailsRequest.at:type_name -> google.protobuf.Timestamp
+	41, // 42: cstp.v1.ExplainGuardrailsResponse.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	30, // 43: cstp.v1.ExplainGuardrailsResponse.guardrails:type_name -> cstp.v1.GuardrailExplanation
+	42, // 44: cstp.v1.GuardrailExplanation.severity:type_name -> cstp.v1.Severity
+	1,  // 45: cstp.v1.GuardrailExplanation.enforcement:type_name -> cstp.v1.Enforcement
+	2,  // 46: cstp.v1.GuardrailExplanation.outcome:type_name -> cstp.v1.RuleOutcome
+	45, // 47: cstp.v1.GuardrailExplanation.violation:type_name -> cstp.v1.Violation
+	31, // 48: cstp.v1.GuardrailExplanation.parts:type_name -> cstp.v1.ExplainedPart
+	32, // 49: cstp.v1.GuardrailExplanation.inputs:type_name -> cstp.v1.ExplainedInput
+	3,  // 50: cstp.v1.ExplainedInput.origin:type_name -> cstp.v1.InputOrigin
+	38, // 51: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
+	46, // 52: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	35, // 53: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
+	41, // 54: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	36, // 55: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
+	17, // 56: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
+	20, // 57: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
+	23, // 58: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
+	28, // 59: cstp.v1.GuardrailService.ExplainGuardrails:input_type -> cstp.v1.ExplainGuardrailsRequest
+	33, // 60: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
+	5,  // 61: cstp.v1.GuardrailService.TryRulebook:input_type -> cstp.v1.TryRulebookRequest
+	10, // 62: cstp.v1.GuardrailService.ReplayRulebook:input_type -> cstp.v1.ReplayRulebookRequest
+	18, // 63: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
+	21, // 64: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
+	24, // 65: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
+	29, // 66: cstp.v1.GuardrailService.ExplainGuardrails:output_type -> cstp.v1.ExplainGuardrailsResponse
+	34, // 67: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
+	6,  // 68: cstp.v1.GuardrailService.TryRulebook:output_type -> cstp.v1.TryRulebookResponse
+	11, // 69: cstp.v1.GuardrailService.ReplayRulebook:output_type -> cstp.v1.ReplayRulebookResponse
+	63, // [63:70] is the sub-list for method output_type
+	56, // [56:63] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_guardrails_proto_init() }
@@ -2030,14 +3359,21 @@ func file_cstp_v1_guardrails_proto_init() {
 	file_cstp_v1_cstp_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
-	file_cstp_v1_guardrails_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[10].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[1].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[7].OneofWrappers = []any{
+		(*ReplayRulebookResponse_Progress)(nil),
+		(*ReplayRulebookResponse_Report)(nil),
+	}
 	file_cstp_v1_guardrails_proto_msgTypes[11].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[13].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[14].OneofWrappers = []any{}
 	file_cstp_v1_guardrails_proto_msgTypes[15].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[18].OneofWrappers = []any{
+	file_cstp_v1_guardrails_proto_msgTypes[18].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[23].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[24].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[26].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[27].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[28].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[31].OneofWrappers = []any{
 		(*BatchCheckResult_Verdict)(nil),
 		(*BatchCheckResult_Error)(nil),
 	}
@@ -2046,8 +3382,8 @@ func file_cstp_v1_guardrails_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_guardrails_proto_rawDesc), len(file_cstp_v1_guardrails_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   20,
+			NumEnums:      4,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,8 @@ const (
 	GuardrailService_GetRulebook_FullMethodName          = "/cstp.v1.GuardrailService/GetRulebook"
 	GuardrailService_ExplainGuardrails_FullMethodName    = "/cstp.v1.GuardrailService/ExplainGuardrails"
 	GuardrailService_BatchCheckGuardrails_FullMethodName = "/cstp.v1.GuardrailService/BatchCheckGuardrails"
+	GuardrailService_TryRulebook_FullMethodName          = "/cstp.v1.GuardrailService/TryRulebook"
+	GuardrailService_ReplayRulebook_FullMethodName       = "/cstp.v1.GuardrailService/ReplayRulebook"
 )
 
 // GuardrailServiceClient is the client API for GuardrailService service.
@@ -51,6 +53,15 @@ type GuardrailServiceClient interface {
 	// INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
 	// recorded.
 	BatchCheckGuardrails(ctx context.Context, in *BatchCheckGuardrailsRequest, opts ...grpc.CallOption) (*BatchCheckGuardrailsResponse, error)
+	// Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+	// in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+	// other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+	// bounds, RATE_LIMITED for too many at once.
+	TryRulebook(ctx context.Context, in *TryRulebookRequest, opts ...grpc.CallOption) (*TryRulebookResponse, error)
+	// Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+	// its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+	// INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
+	ReplayRulebook(ctx context.Context, in *ReplayRulebookRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayRulebookResponse], error)
 }
 
 type guardrailServiceClient struct {
@@ -111,6 +122,35 @@ func (c *guardrailServiceClient) BatchCheckGuardrails(ctx context.Context, in *B
 	return out, nil
 }
 
+func (c *guardrailServiceClient) TryRulebook(ctx context.Context, in *TryRulebookRequest, opts ...grpc.CallOption) (*TryRulebookResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TryRulebookResponse)
+	err := c.cc.Invoke(ctx, GuardrailService_TryRulebook_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *guardrailServiceClient) ReplayRulebook(ctx context.Context, in *ReplayRulebookRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayRulebookResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &GuardrailService_ServiceDesc.Streams[0], GuardrailService_ReplayRulebook_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReplayRulebookRequest, ReplayRulebookResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type GuardrailService_ReplayRulebookClient = grpc.ServerStreamingClient[ReplayRulebookResponse]
+
 // GuardrailServiceServer is the server API for GuardrailService service.
 // All implementations must embed UnimplementedGuardrailServiceServer
 // for forward compatibility.
@@ -134,6 +174,15 @@ type GuardrailServiceServer interface {
 	// INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
 	// recorded.
 	BatchCheckGuardrails(context.Context, *BatchCheckGuardrailsRequest) (*BatchCheckGuardrailsResponse, error)
+	// Evaluates actions by rulebooks that the request contains, and runs the tests in them. Nothing is stored, and the rules
+	// in force are not used. Invalid rulebooks are no error: the response lists their problems. Facts that need a look at
+	// other records, such as the intents of other agents, are not available. Errors: INVALID_ARGUMENT for an action out of
+	// bounds, RATE_LIMITED for too many at once.
+	TryRulebook(context.Context, *TryRulebookRequest) (*TryRulebookResponse, error)
+	// Evaluates recorded checks and announcements by rulebooks that the request contains, each as of its own instant and for
+	// its own agent, and streams the progress, then a summary of the verdicts that would change. Nothing is stored. Errors:
+	// INVALID_ARGUMENT for invalid rulebooks, with their problems; RATE_LIMITED for too many at once; QUERY_FAILED.
+	ReplayRulebook(*ReplayRulebookRequest, grpc.ServerStreamingServer[ReplayRulebookResponse]) error
 	mustEmbedUnimplementedGuardrailServiceServer()
 }
 
@@ -158,6 +207,12 @@ func (UnimplementedGuardrailServiceServer) ExplainGuardrails(context.Context, *E
 }
 func (UnimplementedGuardrailServiceServer) BatchCheckGuardrails(context.Context, *BatchCheckGuardrailsRequest) (*BatchCheckGuardrailsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method BatchCheckGuardrails not implemented")
+}
+func (UnimplementedGuardrailServiceServer) TryRulebook(context.Context, *TryRulebookRequest) (*TryRulebookResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TryRulebook not implemented")
+}
+func (UnimplementedGuardrailServiceServer) ReplayRulebook(*ReplayRulebookRequest, grpc.ServerStreamingServer[ReplayRulebookResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReplayRulebook not implemented")
 }
 func (UnimplementedGuardrailServiceServer) mustEmbedUnimplementedGuardrailServiceServer() {}
 func (UnimplementedGuardrailServiceServer) testEmbeddedByValue()                          {}
@@ -270,6 +325,35 @@ func _GuardrailService_BatchCheckGuardrails_Handler(srv interface{}, ctx context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GuardrailService_TryRulebook_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TryRulebookRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GuardrailServiceServer).TryRulebook(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GuardrailService_TryRulebook_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GuardrailServiceServer).TryRulebook(ctx, req.(*TryRulebookRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _GuardrailService_ReplayRulebook_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReplayRulebookRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(GuardrailServiceServer).ReplayRulebook(m, &grpc.GenericServerStream[ReplayRulebookRequest, ReplayRulebookResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type GuardrailService_ReplayRulebookServer = grpc.ServerStreamingServer[ReplayRulebookResponse]
+
 // GuardrailService_ServiceDesc is the grpc.ServiceDesc for GuardrailService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -297,7 +381,17 @@ var GuardrailService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "BatchCheckGuardrails",
 			Handler:    _GuardrailService_BatchCheckGuardrails_Handler,
 		},
+		{
+			MethodName: "TryRulebook",
+			Handler:    _GuardrailService_TryRulebook_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ReplayRulebook",
+			Handler:       _GuardrailService_ReplayRulebook_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "cstp/v1/guardrails.proto",
 }

@@ -995,7 +995,10 @@ func (x *RecordDecisionResponse) GetDecision() *Decision {
 type GetDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+	// permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,2,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1038,13 @@ func (x *GetDecisionRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *GetDecisionRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // The decision that was asked for.
@@ -1096,7 +1106,10 @@ type ListDecisionsRequest struct {
 	// are not superseded.
 	ReviewDue bool `protobuf:"varint,4,opt,name=review_due,json=reviewDue,proto3" json:"review_due,omitempty"`
 	// Only items whose identifiers begin with this text; 4 to 64 visible ASCII characters.
-	IdPrefix      *string `protobuf:"bytes,5,opt,name=id_prefix,json=idPrefix,proto3,oneof" json:"id_prefix,omitempty"`
+	IdPrefix *string `protobuf:"bytes,5,opt,name=id_prefix,json=idPrefix,proto3,oneof" json:"id_prefix,omitempty"`
+	// True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+	// permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,6,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1164,6 +1177,13 @@ func (x *ListDecisionsRequest) GetIdPrefix() string {
 		return *x.IdPrefix
 	}
 	return ""
+}
+
+func (x *ListDecisionsRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // A page of decisions.
@@ -1827,7 +1847,10 @@ type GetDecisionGraphRequest struct {
 	// Maximum distance from it in links, at most 10. [default: 2]
 	Depth int32 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
 	// Maximum number of decisions, at most 500. [default: 100]
-	MaxNodes      int32 `protobuf:"varint,3,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
+	MaxNodes int32 `protobuf:"varint,3,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
+	// True reads the decisions of every agent, private ones too, without contexts and texts of reasons. It needs the
+	// permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,4,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1881,6 +1904,13 @@ func (x *GetDecisionGraphRequest) GetMaxNodes() int32 {
 		return x.MaxNodes
 	}
 	return 0
+}
+
+func (x *GetDecisionGraphRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // Decisions and the links between them.
@@ -3083,11 +3113,12 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x05links\x18\x03 \x01(\v2\x0e.cstp.v1.LinksR\x05linksB\r\n" +
 	"\v_request_id\"G\n" +
 	"\x16RecordDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"$\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\">\n" +
 	"\x12GetDecisionRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"D\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aoversee\x18\x02 \x01(\bR\aoversee\"D\n" +
 	"\x13GetDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xd5\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xef\x01\n" +
 	"\x14ListDecisionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3095,7 +3126,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\afilters\x18\x03 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x1d\n" +
 	"\n" +
 	"review_due\x18\x04 \x01(\bR\treviewDue\x12 \n" +
-	"\tid_prefix\x18\x05 \x01(\tH\x00R\bidPrefix\x88\x01\x01B\f\n" +
+	"\tid_prefix\x18\x05 \x01(\tH\x00R\bidPrefix\x88\x01\x01\x12\x18\n" +
+	"\aoversee\x18\x06 \x01(\bR\aoverseeB\f\n" +
 	"\n" +
 	"_id_prefix\"p\n" +
 	"\x15ListDecisionsResponse\x12/\n" +
@@ -3153,11 +3185,12 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x03add\x18\x02 \x01(\v2\x0e.cstp.v1.LinksR\x03add\x12&\n" +
 	"\x06remove\x18\x03 \x01(\v2\x0e.cstp.v1.LinksR\x06remove\"F\n" +
 	"\x15LinkDecisionsResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\\\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"v\n" +
 	"\x17GetDecisionGraphRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x1b\n" +
-	"\tmax_nodes\x18\x03 \x01(\x05R\bmaxNodes\"\x8c\x01\n" +
+	"\tmax_nodes\x18\x03 \x01(\x05R\bmaxNodes\x12\x18\n" +
+	"\aoversee\x18\x04 \x01(\bR\aoversee\"\x8c\x01\n" +
 	"\x18GetDecisionGraphResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.cstp.v1.GraphNodeR\x05nodes\x12(\n" +
 	"\x05links\x18\x02 \x03(\v2\x12.cstp.v1.GraphLinkR\x05links\x12\x1c\n" +

@@ -54,6 +54,9 @@ const (
 	Permission_PERMISSION_ERASE Permission = 10
 	// Grant, deny and revoke approvals for actions of other agents, and read their approval requests.
 	Permission_PERMISSION_APPROVE Permission = 11
+	// Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
+	// not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
+	Permission_PERMISSION_OVERSEE Permission = 12
 )
 
 // Enum value maps for Permission.
@@ -71,6 +74,7 @@ var (
 		9:  "PERMISSION_ROUTE",
 		10: "PERMISSION_ERASE",
 		11: "PERMISSION_APPROVE",
+		12: "PERMISSION_OVERSEE",
 	}
 	Permission_value = map[string]int32{
 		"PERMISSION_UNSPECIFIED": 0,
@@ -85,6 +89,7 @@ var (
 		"PERMISSION_ROUTE":       9,
 		"PERMISSION_ERASE":       10,
 		"PERMISSION_APPROVE":     11,
+		"PERMISSION_OVERSEE":     12,
 	}
 )
 
@@ -122,6 +127,14 @@ var file_cstp_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Field:         50001,
 		Name:          "cstp.v1.permission",
 		Tag:           "varint,50001,opt,name=permission,enum=cstp.v1.Permission",
+		Filename:      "cstp/v1/options.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*Permission)(nil),
+		Field:         50007,
+		Name:          "cstp.v1.alternative_permission",
+		Tag:           "varint,50007,opt,name=alternative_permission,enum=cstp.v1.Permission",
 		Filename:      "cstp/v1/options.proto",
 	},
 	{
@@ -164,20 +177,24 @@ var (
 	//
 	// optional cstp.v1.Permission permission = 50001;
 	E_Permission = &file_cstp_v1_options_proto_extTypes[0]
+	// Another permission that suffices; such a caller may get less, as the rpc describes.
+	//
+	// optional cstp.v1.Permission alternative_permission = 50007;
+	E_AlternativePermission = &file_cstp_v1_options_proto_extTypes[1]
 	// Example params of the rpc as JSON, for its documentation.
 	//
 	// repeated string example = 50003;
-	E_Example = &file_cstp_v1_options_proto_extTypes[1]
+	E_Example = &file_cstp_v1_options_proto_extTypes[2]
 	// The type of the failed intent in JSON-RPC errors of the rpc; if it is set, their data also has `error`,
 	// `error_code`, `execution_id` and `details`.
 	//
 	// optional string intent_type = 50004;
-	E_IntentType = &file_cstp_v1_options_proto_extTypes[2]
+	E_IntentType = &file_cstp_v1_options_proto_extTypes[3]
 	// True where the response holds a secret, which nobody may keep: messages of A2A cannot call the rpc, since their tasks
 	// keep what was answered.
 	//
 	// optional bool secret_response = 50006;
-	E_SecretResponse = &file_cstp_v1_options_proto_extTypes[3]
+	E_SecretResponse = &file_cstp_v1_options_proto_extTypes[4]
 )
 
 // Extension fields to descriptorpb.ServiceOptions.
@@ -185,14 +202,14 @@ var (
 	// True keeps the service off JSON-RPC: it is for our own processes only.
 	//
 	// optional bool internal = 50002;
-	E_Internal = &file_cstp_v1_options_proto_extTypes[4]
+	E_Internal = &file_cstp_v1_options_proto_extTypes[5]
 )
 
 var File_cstp_v1_options_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xa2\x02\n" +
+	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xba\x02\n" +
 	"\n" +
 	"Permission\x12\x1a\n" +
 	"\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -207,10 +224,12 @@ const file_cstp_v1_options_proto_rawDesc = "" +
 	"\x10PERMISSION_ROUTE\x10\t\x12\x14\n" +
 	"\x10PERMISSION_ERASE\x10\n" +
 	"\x12\x16\n" +
-	"\x12PERMISSION_APPROVE\x10\v:U\n" +
+	"\x12PERMISSION_APPROVE\x10\v\x12\x16\n" +
+	"\x12PERMISSION_OVERSEE\x10\f:U\n" +
 	"\n" +
 	"permission\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x01(\x0e2\x13.cstp.v1.PermissionR\n" +
-	"permission::\n" +
+	"permission:l\n" +
+	"\x16alternative_permission\x12\x1e.google.protobuf.MethodOptions\x18׆\x03 \x01(\x0e2\x13.cstp.v1.PermissionR\x15alternativePermission::\n" +
 	"\aexample\x12\x1e.google.protobuf.MethodOptions\x18ӆ\x03 \x03(\tR\aexample:A\n" +
 	"\vintent_type\x12\x1e.google.protobuf.MethodOptions\x18Ԇ\x03 \x01(\tR\n" +
 	"intentType:I\n" +
@@ -238,15 +257,17 @@ var file_cstp_v1_options_proto_goTypes = []any{
 }
 var file_cstp_v1_options_proto_depIdxs = []int32{
 	1, // 0: cstp.v1.permission:extendee -> google.protobuf.MethodOptions
-	1, // 1: cstp.v1.example:extendee -> google.protobuf.MethodOptions
-	1, // 2: cstp.v1.intent_type:extendee -> google.protobuf.MethodOptions
-	1, // 3: cstp.v1.secret_response:extendee -> google.protobuf.MethodOptions
-	2, // 4: cstp.v1.internal:extendee -> google.protobuf.ServiceOptions
-	0, // 5: cstp.v1.permission:type_name -> cstp.v1.Permission
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	5, // [5:6] is the sub-list for extension type_name
-	0, // [0:5] is the sub-list for extension extendee
+	1, // 1: cstp.v1.alternative_permission:extendee -> google.protobuf.MethodOptions
+	1, // 2: cstp.v1.example:extendee -> google.protobuf.MethodOptions
+	1, // 3: cstp.v1.intent_type:extendee -> google.protobuf.MethodOptions
+	1, // 4: cstp.v1.secret_response:extendee -> google.protobuf.MethodOptions
+	2, // 5: cstp.v1.internal:extendee -> google.protobuf.ServiceOptions
+	0, // 6: cstp.v1.permission:type_name -> cstp.v1.Permission
+	0, // 7: cstp.v1.alternative_permission:type_name -> cstp.v1.Permission
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	6, // [6:8] is the sub-list for extension type_name
+	0, // [0:6] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
 }
 
@@ -262,7 +283,7 @@ func file_cstp_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_options_proto_rawDesc), len(file_cstp_v1_options_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   0,
-			NumExtensions: 5,
+			NumExtensions: 6,
 			NumServices:   0,
 		},
 		GoTypes:           file_cstp_v1_options_proto_goTypes,
