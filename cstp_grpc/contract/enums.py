@@ -78,7 +78,6 @@ class Severity(StrEnum):
     BLOCK = "block"
     WARN = "warn"
     APPROVE = "approve"
-    OVERSEE = "oversee"
 
 
 class Enforcement(StrEnum):
@@ -188,6 +187,7 @@ class Permission(StrEnum):
     ROUTE = "route"
     ERASE = "erase"
     APPROVE = "approve"
+    OVERSEE = "oversee"
 
 
 class NodeRule(StrEnum):

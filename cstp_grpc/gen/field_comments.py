@@ -1437,7 +1437,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.SuggestionKind.SUGGESTION_KIND_SUPERSEDED': 'A similar decision that was superseded.',
     'cstp.v1.SuggestionKind.SUGGESTION_KIND_UNSPECIFIED': 'Never sent.',
     'cstp.v1.SummarizeAuditRequest': 'The period and the entries to count.',
-    'cstp.v1.SummarizeAuditRequest.after': 'At this instant or later. [default: 7 days before `before`]',
+    'cstp.v1.SummarizeAuditRequest.after': 'At this instant or later. [default: a day before `before`]',
     'cstp.v1.SummarizeAuditRequest.before': 'At this instant or earlier. [default: now]',
     'cstp.v1.SummarizeAuditRequest.bucket': 'Adds figures for each hour or day. At most 1000 buckets: 41 days by hour, 2 years by day.',
     'cstp.v1.SummarizeAuditRequest.conditions': 'Which entries count.',

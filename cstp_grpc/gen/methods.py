@@ -700,7 +700,7 @@ class Cstp:
         INVALID_ARGUMENT for a period of more than 1000 buckets, QUERY_FAILED.
 
         Args:
-            after: At this instant or later. [default: 7 days before `before`]
+            after: At this instant or later. [default: a day before `before`]
             before: At this instant or earlier. [default: now]
             conditions: Which entries count.
             bucket: Adds figures for each hour or day. At most 1000 buckets: 41 days by hour, 2 years by day. One of

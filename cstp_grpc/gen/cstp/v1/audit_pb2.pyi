@@ -851,7 +851,7 @@ class SummarizeAuditRequest(_message.Message):
     """Maximum number of groups of each kind, at most 100. [default: 20]"""
     @_builtins.property
     def after(self) -> _timestamp_pb2.Timestamp:
-        """At this instant or later. [default: 7 days before `before`]"""
+        """At this instant or later. [default: a day before `before`]"""
 
     @_builtins.property
     def before(self) -> _timestamp_pb2.Timestamp:

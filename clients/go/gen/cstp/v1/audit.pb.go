@@ -1140,7 +1140,7 @@ type ListAuditEntriesResponse struct {
 	// Names the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Number of matching entries on all pages, if the request asks for it.
-	Total         *int64 `protobuf:"varint,3,opt,name=total,proto3,oneof" json:"total,omitempty"`
+	Total         *int32 `protobuf:"varint,3,opt,name=total,proto3,oneof" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1189,7 +1189,7 @@ func (x *ListAuditEntriesResponse) GetNextPageToken() string {
 	return ""
 }
 
-func (x *ListAuditEntriesResponse) GetTotal() int64 {
+func (x *ListAuditEntriesResponse) GetTotal() int32 {
 	if x != nil && x.Total != nil {
 		return *x.Total
 	}
@@ -1199,7 +1199,7 @@ func (x *ListAuditEntriesResponse) GetTotal() int64 {
 // The period and the entries to count.
 type SummarizeAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At this instant or later. [default: 7 days before `before`]
+	// At this instant or later. [default: a day before `before`]
 	After *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// At this instant or earlier. [default: now]
 	Before *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
@@ -1373,11 +1373,11 @@ func (x *SummarizeAuditResponse) GetGroups() []*AuditGroup {
 type AuditCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Entries in all.
-	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries int32 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
 	// Checks and announcements that were allowed.
-	Allowed int64 `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Allowed int32 `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// Checks and announcements that were blocked, or need an approval.
-	Blocked int64 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	Blocked int32 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	// When the last entry was added; absent without entries.
 	LastAt        *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1414,21 +1414,21 @@ func (*AuditCounts) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *AuditCounts) GetEntries() int64 {
+func (x *AuditCounts) GetEntries() int32 {
 	if x != nil {
 		return x.Entries
 	}
 	return 0
 }
 
-func (x *AuditCounts) GetAllowed() int64 {
+func (x *AuditCounts) GetAllowed() int32 {
 	if x != nil {
 		return x.Allowed
 	}
 	return 0
 }
 
-func (x *AuditCounts) GetBlocked() int64 {
+func (x *AuditCounts) GetBlocked() int32 {
 	if x != nil {
 		return x.Blocked
 	}
@@ -1834,9 +1834,9 @@ func (*VerifyAuditResponse_Report) isVerifyAuditResponse_Part() {}
 type AuditProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Entries that were read.
-	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries int32 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
 	// Entries that the trail had when the read began, approximately.
-	Total         int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Total         int32 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1871,14 +1871,14 @@ func (*AuditProgress) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *AuditProgress) GetEntries() int64 {
+func (x *AuditProgress) GetEntries() int32 {
 	if x != nil {
 		return x.Entries
 	}
 	return 0
 }
 
-func (x *AuditProgress) GetTotal() int64 {
+func (x *AuditProgress) GetTotal() int32 {
 	if x != nil {
 		return x.Total
 	}
@@ -1984,25 +1984,25 @@ type AuditReport struct {
 	// Why the trail cannot be proved yet; absent if it can.
 	Unproved *string `protobuf:"bytes,2,opt,name=unproved,proto3,oneof" json:"unproved,omitempty"`
 	// Number of entries.
-	Entries int64 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries int32 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
 	// Number of chains.
 	Chains int32 `protobuf:"varint,4,opt,name=chains,proto3" json:"chains,omitempty"`
 	// Number of checkpoints.
 	Checkpoints int32 `protobuf:"varint,5,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
 	// Entries after the last checkpoint; whether further ones followed them cannot be known.
-	Unsigned int64 `protobuf:"varint,6,opt,name=unsigned,proto3" json:"unsigned,omitempty"`
+	Unsigned int32 `protobuf:"varint,6,opt,name=unsigned,proto3" json:"unsigned,omitempty"`
 	// Entries of before entries had hashes.
-	Unchained int64 `protobuf:"varint,7,opt,name=unchained,proto3" json:"unchained,omitempty"`
+	Unchained int32 `protobuf:"varint,7,opt,name=unchained,proto3" json:"unchained,omitempty"`
 	// Whether a checkpoint signs those.
 	UnchainedAreSigned bool `protobuf:"varint,8,opt,name=unchained_are_signed,json=unchainedAreSigned,proto3" json:"unchained_are_signed,omitempty"`
 	// Entries whose content was removed.
-	Redacted int64 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	Redacted int32 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	// Entries that were removed because their time was over.
-	Removed int64 `protobuf:"varint,10,opt,name=removed,proto3" json:"removed,omitempty"`
+	Removed int32 `protobuf:"varint,10,opt,name=removed,proto3" json:"removed,omitempty"`
 	// Entries without hashes whose removal has begun and not ended.
-	StillUnchained int64 `protobuf:"varint,11,opt,name=still_unchained,json=stillUnchained,proto3" json:"still_unchained,omitempty"`
+	StillUnchained int32 `protobuf:"varint,11,opt,name=still_unchained,json=stillUnchained,proto3" json:"still_unchained,omitempty"`
 	// Number of findings.
-	Findings      int64 `protobuf:"varint,12,opt,name=findings,proto3" json:"findings,omitempty"`
+	Findings      int32 `protobuf:"varint,12,opt,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2051,7 +2051,7 @@ func (x *AuditReport) GetUnproved() string {
 	return ""
 }
 
-func (x *AuditReport) GetEntries() int64 {
+func (x *AuditReport) GetEntries() int32 {
 	if x != nil {
 		return x.Entries
 	}
@@ -2072,14 +2072,14 @@ func (x *AuditReport) GetCheckpoints() int32 {
 	return 0
 }
 
-func (x *AuditReport) GetUnsigned() int64 {
+func (x *AuditReport) GetUnsigned() int32 {
 	if x != nil {
 		return x.Unsigned
 	}
 	return 0
 }
 
-func (x *AuditReport) GetUnchained() int64 {
+func (x *AuditReport) GetUnchained() int32 {
 	if x != nil {
 		return x.Unchained
 	}
@@ -2093,28 +2093,28 @@ func (x *AuditReport) GetUnchainedAreSigned() bool {
 	return false
 }
 
-func (x *AuditReport) GetRedacted() int64 {
+func (x *AuditReport) GetRedacted() int32 {
 	if x != nil {
 		return x.Redacted
 	}
 	return 0
 }
 
-func (x *AuditReport) GetRemoved() int64 {
+func (x *AuditReport) GetRemoved() int32 {
 	if x != nil {
 		return x.Removed
 	}
 	return 0
 }
 
-func (x *AuditReport) GetStillUnchained() int64 {
+func (x *AuditReport) GetStillUnchained() int32 {
 	if x != nil {
 		return x.StillUnchained
 	}
 	return 0
 }
 
-func (x *AuditReport) GetFindings() int64 {
+func (x *AuditReport) GetFindings() int32 {
 	if x != nil {
 		return x.Findings
 	}
@@ -2191,7 +2191,7 @@ type ExportAuditResponse struct {
 	// Whole lines; the parts in their order are the document.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// How many entries were sent, with those of this part.
-	Entries       int64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries       int32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2233,7 +2233,7 @@ func (x *ExportAuditResponse) GetText() string {
 	return ""
 }
 
-func (x *ExportAuditResponse) GetEntries() int64 {
+func (x *ExportAuditResponse) GetEntries() int32 {
 	if x != nil {
 		return x.Entries
 	}
@@ -3416,7 +3416,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x19\n" +
-	"\x05total\x18\x03 \x01(\x03H\x00R\x05total\x88\x01\x01B\b\n" +
+	"\x05total\x18\x03 \x01(\x05H\x00R\x05total\x88\x01\x01B\b\n" +
 	"\x06_total\"\xbb\x02\n" +
 	"\x15SummarizeAuditRequest\x120\n" +
 	"\x05after\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
@@ -3435,9 +3435,9 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\abuckets\x18\x04 \x03(\v2\x14.cstp.v1.AuditBucketR\abuckets\x12+\n" +
 	"\x06groups\x18\x05 \x03(\v2\x13.cstp.v1.AuditGroupR\x06groups\"\x90\x01\n" +
 	"\vAuditCounts\x12\x18\n" +
-	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x18\n" +
-	"\aallowed\x18\x02 \x01(\x03R\aallowed\x12\x18\n" +
-	"\ablocked\x18\x03 \x01(\x03R\ablocked\x123\n" +
+	"\aentries\x18\x01 \x01(\x05R\aentries\x12\x18\n" +
+	"\aallowed\x18\x02 \x01(\x05R\aallowed\x12\x18\n" +
+	"\ablocked\x18\x03 \x01(\x05R\ablocked\x123\n" +
 	"\alast_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAt\"m\n" +
 	"\vAuditBucket\x120\n" +
 	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
@@ -3466,8 +3466,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06report\x18\x03 \x01(\v2\x14.cstp.v1.AuditReportH\x00R\x06reportB\x06\n" +
 	"\x04part\"?\n" +
 	"\rAuditProgress\x12\x18\n" +
-	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x03R\x05total\"\xac\x02\n" +
+	"\aentries\x18\x01 \x01(\x05R\aentries\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x05R\x05total\"\xac\x02\n" +
 	"\fAuditFinding\x12-\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x19.cstp.v1.AuditFindingKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1e\n" +
@@ -3482,17 +3482,17 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\vAuditReport\x12\x14\n" +
 	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x1f\n" +
 	"\bunproved\x18\x02 \x01(\tH\x00R\bunproved\x88\x01\x01\x12\x18\n" +
-	"\aentries\x18\x03 \x01(\x03R\aentries\x12\x16\n" +
+	"\aentries\x18\x03 \x01(\x05R\aentries\x12\x16\n" +
 	"\x06chains\x18\x04 \x01(\x05R\x06chains\x12 \n" +
 	"\vcheckpoints\x18\x05 \x01(\x05R\vcheckpoints\x12\x1a\n" +
-	"\bunsigned\x18\x06 \x01(\x03R\bunsigned\x12\x1c\n" +
-	"\tunchained\x18\a \x01(\x03R\tunchained\x120\n" +
+	"\bunsigned\x18\x06 \x01(\x05R\bunsigned\x12\x1c\n" +
+	"\tunchained\x18\a \x01(\x05R\tunchained\x120\n" +
 	"\x14unchained_are_signed\x18\b \x01(\bR\x12unchainedAreSigned\x12\x1a\n" +
-	"\bredacted\x18\t \x01(\x03R\bredacted\x12\x18\n" +
+	"\bredacted\x18\t \x01(\x05R\bredacted\x12\x18\n" +
 	"\aremoved\x18\n" +
-	" \x01(\x03R\aremoved\x12'\n" +
-	"\x0fstill_unchained\x18\v \x01(\x03R\x0estillUnchained\x12\x1a\n" +
-	"\bfindings\x18\f \x01(\x03R\bfindingsB\v\n" +
+	" \x01(\x05R\aremoved\x12'\n" +
+	"\x0fstill_unchained\x18\v \x01(\x05R\x0estillUnchained\x12\x1a\n" +
+	"\bfindings\x18\f \x01(\x05R\bfindingsB\v\n" +
 	"\t_unproved\"\xae\x01\n" +
 	"\x12ExportAuditRequest\x122\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x1a.cstp.v1.AuditExportFormatR\x06format\x120\n" +
@@ -3500,7 +3500,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\"C\n" +
 	"\x13ExportAuditResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
-	"\aentries\x18\x02 \x01(\x03R\aentries\"\x8d\x02\n" +
+	"\aentries\x18\x02 \x01(\x05R\aentries\"\x8d\x02\n" +
 	"\x12GetEvidenceRequest\x12$\n" +
 	"\vdecision_id\x18\x01 \x01(\tH\x00R\n" +
 	"decisionId\x88\x01\x01\x120\n" +

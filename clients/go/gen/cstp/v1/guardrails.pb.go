@@ -903,7 +903,7 @@ func (*ReplayRulebookResponse_Report) isReplayRulebookResponse_Part() {}
 type ReplayProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Actions that were evaluated.
-	Actions int64 `protobuf:"varint,1,opt,name=actions,proto3" json:"actions,omitempty"`
+	Actions int32 `protobuf:"varint,1,opt,name=actions,proto3" json:"actions,omitempty"`
 	// Instant of the last of them; they are evaluated latest first.
 	ReachedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=reached_at,json=reachedAt,proto3" json:"reached_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -940,7 +940,7 @@ func (*ReplayProgress) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ReplayProgress) GetActions() int64 {
+func (x *ReplayProgress) GetActions() int32 {
 	if x != nil {
 		return x.Actions
 	}
@@ -960,19 +960,19 @@ type ReplayReport struct {
 	// Names the rulebooks and their contents.
 	RuleSetVersion string `protobuf:"bytes,1,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
 	// Number of recorded actions.
-	Recorded int64 `protobuf:"varint,2,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	Recorded int32 `protobuf:"varint,2,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	// Actions whose content is not stored, which cannot be evaluated.
-	WithoutContent int64 `protobuf:"varint,3,opt,name=without_content,json=withoutContent,proto3" json:"without_content,omitempty"`
+	WithoutContent int32 `protobuf:"varint,3,opt,name=without_content,json=withoutContent,proto3" json:"without_content,omitempty"`
 	// Actions whose verdict cannot be known.
-	Unknown int64 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown int32 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// Actions that were allowed and would not be.
-	NewlyStopped int64 `protobuf:"varint,5,opt,name=newly_stopped,json=newlyStopped,proto3" json:"newly_stopped,omitempty"`
+	NewlyStopped int32 `protobuf:"varint,5,opt,name=newly_stopped,json=newlyStopped,proto3" json:"newly_stopped,omitempty"`
 	// Instant of the earliest action.
 	Earliest *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=earliest,proto3" json:"earliest,omitempty"`
 	// Instant of the latest action.
 	Latest *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=latest,proto3" json:"latest,omitempty"`
 	// Number of actions by the rule set that evaluated them.
-	RecordedVersions map[string]int64 `protobuf:"bytes,8,rep,name=recorded_versions,json=recordedVersions,proto3" json:"recorded_versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	RecordedVersions map[string]int32 `protobuf:"bytes,8,rep,name=recorded_versions,json=recordedVersions,proto3" json:"recorded_versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// The verdicts that would change.
 	Changes []*ReplayChange `protobuf:"bytes,9,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Counts of each guardrail.
@@ -1020,28 +1020,28 @@ func (x *ReplayReport) GetRuleSetVersion() string {
 	return ""
 }
 
-func (x *ReplayReport) GetRecorded() int64 {
+func (x *ReplayReport) GetRecorded() int32 {
 	if x != nil {
 		return x.Recorded
 	}
 	return 0
 }
 
-func (x *ReplayReport) GetWithoutContent() int64 {
+func (x *ReplayReport) GetWithoutContent() int32 {
 	if x != nil {
 		return x.WithoutContent
 	}
 	return 0
 }
 
-func (x *ReplayReport) GetUnknown() int64 {
+func (x *ReplayReport) GetUnknown() int32 {
 	if x != nil {
 		return x.Unknown
 	}
 	return 0
 }
 
-func (x *ReplayReport) GetNewlyStopped() int64 {
+func (x *ReplayReport) GetNewlyStopped() int32 {
 	if x != nil {
 		return x.NewlyStopped
 	}
@@ -1062,7 +1062,7 @@ func (x *ReplayReport) GetLatest() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *ReplayReport) GetRecordedVersions() map[string]int64 {
+func (x *ReplayReport) GetRecordedVersions() map[string]int32 {
 	if x != nil {
 		return x.RecordedVersions
 	}
@@ -1098,7 +1098,7 @@ type ReplayChange struct {
 	// The new verdict.
 	After ReplayVerdict `protobuf:"varint,2,opt,name=after,proto3,enum=cstp.v1.ReplayVerdict" json:"after,omitempty"`
 	// Number of actions.
-	Count int64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Some of them, each in other words, by another agent or with other guardrails.
 	Examples      []*ReplayExample `protobuf:"bytes,4,rep,name=examples,proto3" json:"examples,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1149,7 +1149,7 @@ func (x *ReplayChange) GetAfter() ReplayVerdict {
 	return ReplayVerdict_REPLAY_VERDICT_UNSPECIFIED
 }
 
-func (x *ReplayChange) GetCount() int64 {
+func (x *ReplayChange) GetCount() int32 {
 	if x != nil {
 		return x.Count
 	}
@@ -1282,15 +1282,15 @@ type ReplayedGuardrail struct {
 	// Whether that is enforced; absent if the candidate does not contain it.
 	Enforcement Enforcement `protobuf:"varint,3,opt,name=enforcement,proto3,enum=cstp.v1.Enforcement" json:"enforcement,omitempty"`
 	// Actions for which it fires.
-	Fired int64 `protobuf:"varint,4,opt,name=fired,proto3" json:"fired,omitempty"`
+	Fired int32 `protobuf:"varint,4,opt,name=fired,proto3" json:"fired,omitempty"`
 	// Actions for which it fires and did not.
-	NewlyFired int64 `protobuf:"varint,5,opt,name=newly_fired,json=newlyFired,proto3" json:"newly_fired,omitempty"`
+	NewlyFired int32 `protobuf:"varint,5,opt,name=newly_fired,json=newlyFired,proto3" json:"newly_fired,omitempty"`
 	// Actions for which it fired and would not.
-	NoLongerFired int64 `protobuf:"varint,6,opt,name=no_longer_fired,json=noLongerFired,proto3" json:"no_longer_fired,omitempty"`
+	NoLongerFired int32 `protobuf:"varint,6,opt,name=no_longer_fired,json=noLongerFired,proto3" json:"no_longer_fired,omitempty"`
 	// Actions that were allowed and that it would stop.
-	Stopped int64 `protobuf:"varint,7,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Stopped int32 `protobuf:"varint,7,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	// Actions for which it reads facts that were not recorded.
-	Unknown       int64 `protobuf:"varint,8,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown       int32 `protobuf:"varint,8,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1346,35 +1346,35 @@ func (x *ReplayedGuardrail) GetEnforcement() Enforcement {
 	return Enforcement_ENFORCEMENT_UNSPECIFIED
 }
 
-func (x *ReplayedGuardrail) GetFired() int64 {
+func (x *ReplayedGuardrail) GetFired() int32 {
 	if x != nil {
 		return x.Fired
 	}
 	return 0
 }
 
-func (x *ReplayedGuardrail) GetNewlyFired() int64 {
+func (x *ReplayedGuardrail) GetNewlyFired() int32 {
 	if x != nil {
 		return x.NewlyFired
 	}
 	return 0
 }
 
-func (x *ReplayedGuardrail) GetNoLongerFired() int64 {
+func (x *ReplayedGuardrail) GetNoLongerFired() int32 {
 	if x != nil {
 		return x.NoLongerFired
 	}
 	return 0
 }
 
-func (x *ReplayedGuardrail) GetStopped() int64 {
+func (x *ReplayedGuardrail) GetStopped() int32 {
 	if x != nil {
 		return x.Stopped
 	}
 	return 0
 }
 
-func (x *ReplayedGuardrail) GetUnknown() int64 {
+func (x *ReplayedGuardrail) GetUnknown() int32 {
 	if x != nil {
 		return x.Unknown
 	}
@@ -2985,15 +2985,15 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x06report\x18\x02 \x01(\v2\x15.cstp.v1.ReplayReportH\x00R\x06reportB\x06\n" +
 	"\x04part\"e\n" +
 	"\x0eReplayProgress\x12\x18\n" +
-	"\aactions\x18\x01 \x01(\x03R\aactions\x129\n" +
+	"\aactions\x18\x01 \x01(\x05R\aactions\x129\n" +
 	"\n" +
 	"reached_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\treachedAt\"\xd2\x04\n" +
 	"\fReplayReport\x12(\n" +
 	"\x10rule_set_version\x18\x01 \x01(\tR\x0eruleSetVersion\x12\x1a\n" +
-	"\brecorded\x18\x02 \x01(\x03R\brecorded\x12'\n" +
-	"\x0fwithout_content\x18\x03 \x01(\x03R\x0ewithoutContent\x12\x18\n" +
-	"\aunknown\x18\x04 \x01(\x03R\aunknown\x12#\n" +
-	"\rnewly_stopped\x18\x05 \x01(\x03R\fnewlyStopped\x126\n" +
+	"\brecorded\x18\x02 \x01(\x05R\brecorded\x12'\n" +
+	"\x0fwithout_content\x18\x03 \x01(\x05R\x0ewithoutContent\x12\x18\n" +
+	"\aunknown\x18\x04 \x01(\x05R\aunknown\x12#\n" +
+	"\rnewly_stopped\x18\x05 \x01(\x05R\fnewlyStopped\x126\n" +
 	"\bearliest\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bearliest\x122\n" +
 	"\x06latest\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06latest\x12X\n" +
 	"\x11recorded_versions\x18\b \x03(\v2+.cstp.v1.ReplayReport.RecordedVersionsEntryR\x10recordedVersions\x12/\n" +
@@ -3005,11 +3005,11 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\ttruncated\x18\v \x01(\bR\ttruncated\x1aC\n" +
 	"\x15RecordedVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb6\x01\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xb6\x01\n" +
 	"\fReplayChange\x12.\n" +
 	"\x06before\x18\x01 \x01(\x0e2\x16.cstp.v1.ReplayVerdictR\x06before\x12,\n" +
 	"\x05after\x18\x02 \x01(\x0e2\x16.cstp.v1.ReplayVerdictR\x05after\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count\x122\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\x122\n" +
 	"\bexamples\x18\x04 \x03(\v2\x16.cstp.v1.ReplayExampleR\bexamples\"\xa3\x02\n" +
 	"\rReplayExample\x12\x19\n" +
 	"\bentry_id\x18\x01 \x01(\tR\aentryId\x12\x1d\n" +
@@ -3028,12 +3028,12 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
 	"\bseverity\x18\x02 \x01(\x0e2\x11.cstp.v1.SeverityR\bseverity\x126\n" +
 	"\venforcement\x18\x03 \x01(\x0e2\x14.cstp.v1.EnforcementR\venforcement\x12\x14\n" +
-	"\x05fired\x18\x04 \x01(\x03R\x05fired\x12\x1f\n" +
-	"\vnewly_fired\x18\x05 \x01(\x03R\n" +
+	"\x05fired\x18\x04 \x01(\x05R\x05fired\x12\x1f\n" +
+	"\vnewly_fired\x18\x05 \x01(\x05R\n" +
 	"newlyFired\x12&\n" +
-	"\x0fno_longer_fired\x18\x06 \x01(\x03R\rnoLongerFired\x12\x18\n" +
-	"\astopped\x18\a \x01(\x03R\astopped\x12\x18\n" +
-	"\aunknown\x18\b \x01(\x03R\aunknown\"S\n" +
+	"\x0fno_longer_fired\x18\x06 \x01(\x05R\rnoLongerFired\x12\x18\n" +
+	"\astopped\x18\a \x01(\x05R\astopped\x12\x18\n" +
+	"\aunknown\x18\b \x01(\x05R\aunknown\"S\n" +
 	"\x15ListGuardrailsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
