@@ -157,7 +157,7 @@ def list_first_page_lines(files: list[FileDescriptorProto]) -> Iterator[str]:
             for method in methods_of(file, service):
                 intent = f" `{method.intent_type}` |" if intents else ""
                 link = f"[`{method.name}`]({page_of(file)}#{slug_of(method.name)})"
-                yield f"| {link} | {method.permission} |{intent}"
+                yield f"| {link} | {' or '.join(method.permissions)} |{intent}"
             yield ""
     yield "## Other pages\n"
     for page, title in PAGES.items():
@@ -191,7 +191,7 @@ def list_services(file: FileDescriptorProto, contract: Contract) -> Iterator[str
             yield f"### `{method.name}`\n\n{wrap_text(purpose)}\n"
             if errors:
                 yield f"{wrap_text(f'**Errors**: {errors}')}\n"
-            yield f"- Permission: {method.permission}"
+            yield f"- Permission: {' or '.join(method.permissions)}"
             if method.intent_type:
                 yield f"- Intent type: `{method.intent_type}`"
             yield f"- Request: {takes}\n- Response: {answers}\n"

@@ -113,7 +113,7 @@ class AgentCardBuilder:
 
     def _build_card(self, address: str, permissions: Set[str], *, in_full: bool = False) -> a2a_pb2.AgentCard:
         """Return the card with the skills that need one of these permissions, described briefly or in full."""
-        methods = [method for method in self._methods if method.permission in permissions]
+        methods = [method for method in self._methods if not permissions.isdisjoint(method.permissions)]
         card = a2a_pb2.AgentCard(
             name=self._agent.name,
             description=self._agent.description,
@@ -273,7 +273,7 @@ def build_skill(method: RpcMethod, *, in_full: bool) -> a2a_pb2.AgentSkill:
 
 def skill_tags(method: RpcMethod) -> list[str]:
     service = method.service.rpartition(".")[2].removesuffix("Service").lower()
-    permission = () if method.permission == ANY_PERMISSION else (method.permission,)
+    permission = () if method.permission == ANY_PERMISSION else method.permissions
     return list(dict.fromkeys(["cstp", service, *permission]))
 
 

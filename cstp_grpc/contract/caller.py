@@ -20,6 +20,11 @@ APPROVER: Final = "approver"
 RELAYED_READER: Final = ""
 """The reader's name if a peer asks on behalf of its own callers: a peer without decisions. No agent has this name."""
 
+OVERSEER: Final = "\noverseer"
+"""The reader's name for reads with the permission `oversee`: it may read the decisions of every agent, as others may
+read shared ones. No agent has this name.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

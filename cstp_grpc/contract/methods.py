@@ -63,6 +63,13 @@ class RpcMethod:
     """The intent type named in its JSON-RPC errors, for instance `open_session`; may be empty."""
     secret_response: bool = False
     """Whether its response contains a secret, which must not be stored."""
+    alternative_permission: str = ""
+    """Another permission that suffices; empty without one."""
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """The permissions of which a caller needs one."""
+        return (self.permission, self.alternative_permission) if self.alternative_permission else (self.permission,)
 
     @property
     def streaming(self) -> bool:
@@ -135,6 +142,7 @@ def _describe_rpc(service: ServiceDescriptor, rpc: MethodDescriptor) -> RpcMetho
         examples=tuple(options.Extensions[options_pb2.example]),
         intent_type=options.Extensions[options_pb2.intent_type],
         secret_response=options.Extensions[options_pb2.secret_response],
+        alternative_permission=_permission_word(options.Extensions[options_pb2.alternative_permission]),
     )
 
 
@@ -155,20 +163,22 @@ ANY_TOKEN: Final = "any"  # noqa: S105
 """The contract's value for methods that any valid token may call."""
 
 
-def required_permissions(methods: Iterable[RpcMethod]) -> Mapping[str, Permission | None]:
-    """Return the permission that each method requires, by name; None if a valid token is enough.
+def required_permissions(methods: Iterable[RpcMethod]) -> Mapping[str, tuple[Permission, ...]]:
+    """Return the permissions of which each method requires one, by name; () if a valid token is enough.
 
-    Raises ValueError for a method without a permission in the contract.
+    The first one gives full access. Raises ValueError for a method without a permission in the contract.
     """
     return {
-        method.name: None if method.permission == ANY_TOKEN else Permission(method.permission) for method in methods
+        method.name: () if method.permission == ANY_TOKEN else tuple(map(Permission, method.permissions))
+        for method in methods
     }
 
 
-def missing_permission_error(method: str, needed: Permission, agent: str) -> PermissionDenied:
-    """Return the error for a call whose agent lacks the permission that its method requires."""
+def missing_permission_error(method: str, agent: str, *needed: Permission) -> PermissionDenied:
+    """Return the error for a call whose agent lacks the permissions of which its method requires one."""
     return PermissionDenied(
-        f"{method} needs the permission {needed}, which {agent} does not have", metadata={"permission": needed}
+        f"{method} needs the permission {' or '.join(needed)}, which {agent} does not have",
+        metadata={"permission": needed[0]},
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,13 +15,16 @@ import grpc_testing
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.caller import Caller, current_caller
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.core.audit.audit_feed import AuditFeed
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.audit.servicer import AuditService
+from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import JournalStores
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.servicer import DecisionQueries, JournalService, QueryLimits
@@ -39,6 +43,7 @@ from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
 from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.platform.storage.subscriptions import WatchLimits
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.platform.stream_limit import StreamLimit
@@ -48,7 +53,7 @@ from tests.core.intents.related import build_related
 from tests.lanes import ObservedLane
 
 NAME = "cstp-test"
-CALLER = Caller("alice", "alice", request_id="req-1")
+CALLER = Caller("alice", "alice", frozenset({Permission.ADMIN}), request_id="req-1")
 LIMITS = QueryLimits(max_results=12, min_score=0.3)
 RULES = rule_set(
     [
@@ -107,7 +112,9 @@ class Served:
             listener=matrix.apply,
         )
         limits = WatchLimits(1, 1, "most", "per agent")
-        feed = JournalFeed(store, RevisionTokens(store.identity()), limits, None, asyncio.to_thread)
+        oversight = Oversight(trail, clock)
+        tokens = RevisionTokens(store.identity())
+        feed = JournalFeed(store, tokens, limits, None, asyncio.to_thread)
         search = DecisionSearch(store, matrix, embedder)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
@@ -129,9 +136,16 @@ class Served:
                 GuardrailChecks(NAME, checks),
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
-                journal, feed, StreamLimit("exports", 1, "here"), asyncio.to_thread
+                journal, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
             ),
-            audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, partial(list_intents, intents)),
+            audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(
+                trail,
+                SqlAuditSummary(database, clock),
+                AuditFeed(trail, tokens, clock, timedelta(), limits, None, asyncio.to_thread),
+                oversight,
+                partial(list_intents, intents),
+                asyncio.to_thread,
+            ),
         }
         self._methods = {method.name: method for service in servicers for method in service.methods}
         self._server = grpc_testing.server_from_dictionary(

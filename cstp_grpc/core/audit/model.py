@@ -141,6 +141,12 @@ class AuditFilter:
     approval_id: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+    words: tuple[str, ...] = ()
+    """Words that the action contains, in upper or lower case."""
+    category: str | None = None
+    """The category of the evaluated action; likewise the next two. None of them matches if the action is not stored."""
+    stakes: tuple[Stakes, ...] = ()
+    project: str | None = None
     with_judged: bool = False
     """Only the verdicts on checked and announced actions, with the actions."""
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeAlias
 
 import grpc
 
 from cstp_grpc.contract import proto_values
+from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
+from cstp_grpc.core.audit.audit_feed import AuditFeed
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter, JudgedAction
+from cstp_grpc.core.audit.oversight import Oversight
+from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.audit.summary import AuditSummary, SummaryRequest
 from cstp_grpc.core.commands.messages import invocation_fields
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, options_pb2
+from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest
 
 PERMISSION = proto_values.EnumMapping(options_pb2.Permission, Permission)
@@ -21,6 +27,9 @@ ENTRY = MessageMapper(
     AuditEntry, audit_pb2.AuditEntry, {"id": lambda entry: str(entry.id), "dryrun_violations": "dryrun"}
 )
 ENTRY_FILTER = MessageMapper(AuditFilter, audit_pb2.ListAuditEntriesRequest)
+CONDITIONS = MessageMapper(AuditFilter, audit_pb2.AuditConditions)
+SUMMARY_REQUEST = MessageMapper(SummaryRequest, audit_pb2.SummarizeAuditRequest, nested=(CONDITIONS,))
+SUMMARY = MessageMapper(AuditSummary, audit_pb2.SummarizeAuditResponse)
 JUDGED_FILTER = MessageMapper(AuditFilter, audit_pb2.ListJudgedActionsRequest, given=("with_judged",))
 JUDGED = MessageMapper(
     JudgedAction, cstp_pb2.Action, given=("description", "command", "shell", "directory", "reads", "writes")
@@ -33,16 +42,31 @@ IntentLister: TypeAlias = Callable[[audit_pb2.ListIntentsRequest], audit_pb2.Lis
 class AuditService(audit_pb2_grpc.AuditServiceServicer):
     """Serves cstp.v1.AuditService; `list_intents` answers for the module of intents, which is above this one."""
 
-    def __init__(self, trail: SqlAuditTrail, list_intents: IntentLister) -> None:
+    def __init__(
+        self,
+        trail: SqlAuditTrail,
+        summary: SqlAuditSummary,
+        feed: AuditFeed,
+        oversight: Oversight,
+        list_intents: IntentLister,
+        run_blocking: RunBlocking,
+    ) -> None:
         self._trail = trail
+        self._summary = summary
+        self._feed = feed
+        self._oversight = oversight
         self._list_intents = list_intents
+        self._run_blocking = run_blocking
 
     def ListAuditEntries(
         self, request: audit_pb2.ListAuditEntriesRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListAuditEntriesResponse:
-        page = self._trail.page(ENTRY_FILTER.decode(request), PageRequest(request.page_size, request.page_token))
+        conditions = ENTRY_FILTER.decode(request)
+        page = self._trail.page(conditions, PageRequest(request.page_size, request.page_token))
         return audit_pb2.ListAuditEntriesResponse(
-            entries=map(ENTRY.encode, page.items), next_page_token=page.next_token
+            entries=map(ENTRY.encode, page.items),
+            next_page_token=page.next_token,
+            total=self._trail.count(conditions) if request.with_total else None,
         )
 
     def ListJudgedActions(
@@ -58,7 +82,43 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
     def ListIntents(
         self, request: audit_pb2.ListIntentsRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListIntentsResponse:
-        return self._list_intents(request)
+        caller = current_caller.get()
+        if Permission.ADMIN in caller.permissions:
+            return self._list_intents(request)
+        self._oversight.record(caller, "cstp.listIntents", request.agent)
+        response = self._list_intents(request)
+        for intent in response.intents:
+            intent.ClearField("context")
+            intent.ClearField("metadata")
+        return response
+
+    def SummarizeAudit(
+        self, request: audit_pb2.SummarizeAuditRequest, context: grpc.ServicerContext
+    ) -> audit_pb2.SummarizeAuditResponse:
+        """Count entries."""
+        caller = current_caller.get()
+        if Permission.ADMIN not in caller.permissions:
+            self._oversight.record(caller, "cstp.summarizeAudit", request.conditions.requesting_agent)
+        return SUMMARY.encode(self._summary.summarize(SUMMARY_REQUEST.decode(request)))
+
+    async def WatchAudit(  # type: ignore[override]  # the stubs know threads' iterators only
+        self, request: audit_pb2.WatchAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[audit_pb2.WatchAuditResponse, None]:
+        """Stream entries as they are added."""
+        watch = await self._run_blocking(
+            self._feed.watch,
+            current_caller.get().agent,
+            CONDITIONS.decode(request.conditions),
+            proto_values.optional_field(request, "after"),
+        )
+        context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
+        return (
+            audit_pb2.WatchAuditResponse(
+                entry=None if item.entry is None else ENTRY.encode(item.entry),
+                resume_token=self._feed.token_of(item),
+            )
+            async for item in watch
+        )
 
 
 def judged_action_message(entry: AuditEntry) -> audit_pb2.JudgedAction:

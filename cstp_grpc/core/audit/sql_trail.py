@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, RowMapping, Select, TextClause, desc, insert, select, text, tuple_
+from sqlalchemy import Column, RowMapping, Select, desc, func, insert, select, tuple_
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import JudgedContent, PeerStatus, Stakes
 from cstp_grpc.core.audit.entry_hashing import hash_content, hash_entry
 from cstp_grpc.core.audit.model import (
     JUDGED_TEXTS,
-    JUDGMENTS,
     AuditedPeer,
     AuditEntry,
     AuditEvent,
@@ -23,11 +23,10 @@ from cstp_grpc.core.audit.model import (
     JudgedAction,
 )
 from cstp_grpc.core.audit.sql_chain import AuditChain, ChainedInserter, ChainedRow, SaltSource
+from cstp_grpc.core.audit.sql_conditions import all_clauses, filter_clauses
 from cstp_grpc.core.audit.sql_tables import (
-    BLOCKED,
     JUDGED_COLUMNS,
     LISTED_COLUMNS,
-    NOT_A_CHECK,
     RARE_COLUMNS,
     audit_entries,
     audit_guardrails,
@@ -162,6 +161,39 @@ class SqlAuditTrail:
         items = items[: count_within_budget(items, estimate_entry_size)]
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
 
+    def count(self, conditions: AuditFilter) -> int:
+        """Return the number of matching entries. Raises QueryFailed."""
+        query = select(func.count()).select_from(audit_entries).where(*all_clauses(conditions))
+        with self._database.read_snapshot() as unit_of_work:
+            return int(unit_of_work.execute(query).scalar_one())
+
+    def newest_id(self, before: datetime | None = None) -> int:
+        """Return the id of the newest entry, or of the newest one of before an instant; 0 without one.
+
+        Raises QueryFailed.
+        """
+        table = audit_entries.c
+        query = select(func.max(table.id))
+        if before is not None:
+            query = select(table.id).where(table.timestamp <= before).order_by(desc(table.timestamp), desc(table.id))
+        with self._database.read_snapshot() as unit_of_work:
+            return unit_of_work.execute(query.limit(1)).scalar_one_or_none() or 0
+
+    def ids_after(self, entry_id: int, limit: int | None) -> Sequence[int]:
+        """Return the ids of the entries after one, in their order. Raises QueryFailed."""
+        query = select(audit_entries.c.id).where(audit_entries.c.id > entry_id).order_by(audit_entries.c.id)
+        with self._database.read_snapshot() as unit_of_work:
+            return unit_of_work.execute(query.limit(limit)).scalars().all()
+
+    def matching(self, conditions: AuditFilter, ids: Sequence[int]) -> Sequence[AuditEntry]:
+        """Return those of some entries that meet conditions, in the order of their ids. Raises QueryFailed."""
+        if not ids:
+            return ()
+        query = select(*LISTED_COLUMNS).where(audit_entries.c.id.in_(ids), *all_clauses(conditions))
+        with self._database.read_snapshot() as unit_of_work:
+            found = unit_of_work.execute(query.order_by(audit_entries.c.id)).mappings()
+            return [entry_from_row(row) for row in found]
+
     def _without_content(self, entry: AuditEntry) -> AuditEntry:
         if entry.event not in JUDGED_TEXTS:
             return entry
@@ -229,31 +261,6 @@ def page_query(conditions: AuditFilter, request: PageRequest) -> Select[Any]:
         last = tuple_(from_microseconds(int(microseconds)), int(last_id))
         query = query.where(tuple_(timestamp, identity) < last)
     return query.order_by(desc(timestamp), desc(identity))
-
-
-def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | TextClause]:
-    """Yield the conditions on the entries, except those on their instant."""
-    table = audit_entries.c
-    for column, wanted in (
-        (table.requesting_agent, conditions.requesting_agent),
-        (table.request_id, conditions.request_id),
-        (table.correlation_id, conditions.correlation_id),
-        (table.decision_id, conditions.decision_id),
-        (table.error, conditions.error),
-        (table.approval_id, conditions.approval_id),
-    ):
-        if wanted is not None:
-            yield column == replace_unstorable(wanted)
-    if conditions.event is not None:
-        yield table.event == conditions.event
-        if conditions.event != AuditEvent.GUARDRAIL_CHECK:
-            yield text(NOT_A_CHECK)  # implied, and needed to use the partial index
-    if conditions.with_judged:
-        yield table.event.in_([event.value for event in JUDGMENTS])
-        yield table.allowed.is_not(None)
-    if conditions.allowed is not None:
-        # As the partial index is written: the planner compares conditions, not their meaning.
-        yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
 
 
 def next_page_token(last: AuditEntry, conditions: AuditFilter) -> str:

@@ -25,13 +25,13 @@ from cstp_grpc.core.decisions.model import (
     LinkType,
     content_texts,
 )
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest, estimate_message_bytes
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
 DUPLICATE_SIMILARITY = 0.9

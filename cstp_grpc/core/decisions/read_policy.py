@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.caller import RELAYED_READER
+from cstp_grpc.contract.caller import OVERSEER, RELAYED_READER
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.model import Decision
 
@@ -37,7 +37,7 @@ class ReadPolicy:
         return caller in self.peers and bool(self.categories or self.tags)
 
     def may_read(self, decision: Decision, caller: str) -> bool:
-        if decision.agent == caller:
+        if caller in (decision.agent, OVERSEER):
             return True
         return decision.visibility is Visibility.SHARED and (
             not self.is_restricted_peer(caller) or self.is_shared_with_peers(decision)

@@ -12,6 +12,7 @@ import grpc
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.decisions import messages
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
@@ -98,8 +99,16 @@ def summary_with_reasons(match: Match) -> cstp_pb2.DecisionSummary:
 class JournalService(journal_pb2_grpc.JournalServiceServicer):
     """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
-    def __init__(self, journal: Journal, feed: JournalFeed, exports: StreamLimit, run_blocking: RunBlocking) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        feed: JournalFeed,
+        exports: StreamLimit,
+        oversight: Oversight,
+        run_blocking: RunBlocking,
+    ) -> None:
         self._journal = journal
+        self._oversight = oversight
         self._feed = feed
         self._exports = exports
         self._run_blocking = run_blocking
@@ -120,7 +129,9 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def GetDecision(
         self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionResponse:
-        found, history = self._journal.get_with_history(request.id, current_caller.get().agent)
+        found, history = self._journal.get_with_history(
+            request.id, self._reader(request.oversee, "cstp.getDecision", request.id)
+        )
         return journal_pb2.GetDecisionResponse(
             decision=messages.DECISION.encode(found, history=messages.HISTORY.encode(history))
         )
@@ -129,7 +140,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, request: journal_pb2.ListDecisionsRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ListDecisionsResponse:
         page = self._journal.page(
-            current_caller.get().agent,
+            self._reader(request.oversee, "cstp.listDecisions", request.filters.agent),
             messages.FILTER.decode(request.filters),
             PageRequest(request.page_size, request.page_token),
             review_due=request.review_due,
@@ -202,8 +213,8 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, request: journal_pb2.GetDecisionGraphRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionGraphResponse:
         """Follow the links of a decision."""
-        caller = current_caller.get()
-        graph = self._journal.read_graph(request.id, caller.agent, request.depth, request.max_nodes)
+        reader = self._reader(request.oversee, "cstp.getDecisionGraph", request.id)
+        graph = self._journal.read_graph(request.id, reader, request.depth, request.max_nodes)
         return messages.GRAPH.encode(graph)
 
     def ShareDecision(
@@ -220,6 +231,10 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         caller = current_caller.get()
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=self._changed(private))
+
+    def _reader(self, oversees: bool, method: str, subject: str) -> str:
+        caller = current_caller.get()
+        return self._oversight.choose_reader(caller, method, subject) if oversees else caller.agent
 
     def _changed(self, item: Decision) -> journal_pb2.Decision:
         """Convert a decision that was changed to a message, with the revision of the journal."""

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from cachetools import LRUCache
 
 from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import NO_TERMS, TERM_TYPE
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Links, Reason, estimate_memory_bytes
@@ -211,6 +212,8 @@ LATEST_FIRST = (decisions.c.date.desc(), decisions.c.id)
 
 def readable_condition(sharing: ReadPolicy, caller: str) -> sa.ColumnElement[bool]:
     """Return the condition that an agent, also given as the parameter `caller`, may read a decision."""
+    if caller == OVERSEER:
+        return sa.true()
     if not sharing.is_restricted_peer(caller):
         return OWN_OR_SHARED
     covered: list[sa.ColumnElement[bool]] = [SHARED]

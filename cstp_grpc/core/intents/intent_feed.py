@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
 

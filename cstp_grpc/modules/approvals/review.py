@@ -12,12 +12,12 @@ from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import InvalidArgument, NotFound
 from cstp_grpc.core.audit.model import AuditEvent
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter
 from cstp_grpc.modules.approvals.requests import ApprovalRecorder
 from cstp_grpc.modules.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter

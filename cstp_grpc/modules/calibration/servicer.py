@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -12,6 +12,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.proto_values import EnumMapping
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.decisions.messages import FILTER
 from cstp_grpc.gen.cstp.v1 import calibration_pb2, calibration_pb2_grpc
 from cstp_grpc.modules.calibration import model
@@ -20,6 +21,7 @@ from cstp_grpc.modules.calibration.model import Grouping, ReviewQuery
 from cstp_grpc.modules.calibration.scores import MIN_FOR_DRIFT
 
 GROUPING = EnumMapping(calibration_pb2.CalibrationGrouping, Grouping)
+ReviewRequest: TypeAlias = calibration_pb2.GetCalibrationRequest | calibration_pb2.GetPatternsRequest
 MessageT = TypeVar("MessageT", bound=Message)
 
 DEFAULT_LIMIT = 20
@@ -35,15 +37,16 @@ DIGITS = 6
 class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):
     """Serves cstp.v1.CalibrationService."""
 
-    def __init__(self, analyst: ReviewAnalyst) -> None:
+    def __init__(self, analyst: ReviewAnalyst, oversight: Oversight) -> None:
         self._analyst = analyst
+        self._oversight = oversight
 
     def GetCalibration(
         self, request: calibration_pb2.GetCalibrationRequest, context: grpc.ServicerContext
     ) -> calibration_pb2.GetCalibrationResponse:
         """Compare confidences with outcomes."""
         report = self._analyst.report_calibration(
-            current_caller.get().reader, parse_review_query(request), GROUPING.words(request.group_by)
+            self._reader(request, "cstp.getCalibration"), parse_review_query(request), GROUPING.words(request.group_by)
         )
         return round_figures(REPORT.encode(report, minimum=model.MIN_REVIEWS, minimum_for_drift=MIN_FOR_DRIFT))
 
@@ -52,14 +55,21 @@ class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):
     ) -> calibration_pb2.GetPatternsResponse:
         """Find common factors of failures."""
         limit = min(request.limit or DEFAULT_LIMIT, MAX_LIMIT)
-        report = self._analyst.report_patterns(current_caller.get().reader, parse_review_query(request), limit)
+        report = self._analyst.report_patterns(
+            self._reader(request, "cstp.getPatterns"), parse_review_query(request), limit
+        )
         return round_figures(PATTERNS.encode(report, minimum=model.MIN_REVIEWS, minimum_failures=MIN_FAILURES))
 
+    def _reader(self, request: ReviewRequest, method: str) -> str:
+        caller = current_caller.get()
+        if not request.oversee:
+            return caller.reader
+        return self._oversight.choose_reader(caller, method, request.filters.agent)
 
-def parse_review_query(
-    request: calibration_pb2.GetCalibrationRequest | calibration_pb2.GetPatternsRequest,
-) -> ReviewQuery:
-    return ReviewQuery(FILTER.decode(request.filters), request.all_agents)
+
+def parse_review_query(request: ReviewRequest) -> ReviewQuery:
+    every_agent = request.all_agents or (request.oversee and not request.filters.HasField("agent"))
+    return ReviewQuery(FILTER.decode(request.filters), every_agent)
 
 
 CALIBRATION = MessageMapper(

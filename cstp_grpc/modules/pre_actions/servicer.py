@@ -79,7 +79,7 @@ class PreActionService(pre_actions_pb2_grpc.PreActionServiceServicer):
     def _parse_decision(self, request: pre_actions_pb2.PreActionRequest, caller: Caller) -> AnnouncedDecision:
         """Return the decision to record. Raises PermissionDenied and InvalidArgument."""
         if Permission.RECORD not in caller.permissions:
-            raise missing_permission_error(METHOD, Permission.RECORD, caller.agent)
+            raise missing_permission_error(METHOD, caller.agent, Permission.RECORD)
         content = CONTENT.decode(request.decision) if request.HasField("decision") else None
         return AnnouncedDecision(
             self._journal,

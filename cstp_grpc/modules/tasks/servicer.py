@@ -31,7 +31,9 @@ class TaskService(pb2_grpc.TaskServiceServicer):
     `required` has the permissions that the methods behind tasks require, by name.
     """
 
-    def __init__(self, repository: TaskRepository, required: Mapping[str, Permission | None], pool: WorkPool) -> None:
+    def __init__(
+        self, repository: TaskRepository, required: Mapping[str, tuple[Permission, ...]], pool: WorkPool
+    ) -> None:
         self._repository = repository
         self._required = required
         # SQLite answers within microseconds on the calling thread; PostgreSQL is waited for on a thread of the pool.
@@ -40,10 +42,10 @@ class TaskService(pb2_grpc.TaskServiceServicer):
     async def SaveTask(self, request: pb2.SaveTaskRequest, context: grpc.ServicerContext) -> pb2.SaveTaskResponse:
         """Store a task, or a new state of one."""
         caller = current_caller.get()
-        permission = self._required.get(request.method)
+        needed = self._required.get(request.method)
         # Checked when the task is stored, before its method is called: a task that can only fail is not begun.
-        if permission is not None and permission not in caller.permissions:
-            raise missing_permission_error(request.method, permission, caller.agent)
+        if needed and caller.permissions.isdisjoint(needed):
+            raise missing_permission_error(request.method, caller.agent, *needed)
         config = PUSH_CONFIG.decode(request.push_config) if request.HasField("push_config") else None
         saved = await self._repository.write(
             caller.agent, TASK_CONTENT.decode(request.task), request.version, read_time_left(request), config

@@ -113,8 +113,8 @@ class Authenticator:
         agent = self._identify(call)
         call.agent = agent.name
         needed = self._required[call.method.name]
-        if needed is not None and needed not in agent.permissions:
-            raise missing_permission_error(call.method.name, needed, agent.name)
+        if needed and agent.permissions.isdisjoint(needed):
+            raise missing_permission_error(call.method.name, agent.name, *needed)
         reader = RELAYED_READER if HOP_METADATA_KEY in call.metadata else agent.name
         # For the rest of this task: gRPC runs each call in a task of its own, so that calls cannot see each other's.
         current_caller.set(Caller(agent.name, reader, agent.permissions, call.request_id, agent.tenant))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from cstp_grpc.contract.enums import Enforcement, Permission, Severity
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.guardrails.model import RuleSet
 from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RulesInForce
 from cstp_grpc.gen.cstp.v1 import approvals_pb2_grpc
@@ -18,6 +17,7 @@ from cstp_grpc.modules.approvals.servicer import ApprovalService
 from cstp_grpc.modules.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.platform.config import AuthSettings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import Module, SharedParts
 from cstp_grpc.server.wiring.decisions import build_watch_limits, build_watcher_measure

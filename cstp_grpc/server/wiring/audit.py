@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from cstp_grpc.core.audit.audit_feed import AuditFeed
 from cstp_grpc.core.audit.checkpointer import Checkpointer
 from cstp_grpc.core.audit.checkpoints import KEY_FILE
 from cstp_grpc.core.audit.model import AuditSink, NullAuditSink
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.audit.refused_calls import RefusalCounter, RefusalRecorder
 from cstp_grpc.core.audit.retention import AuditRetention
 from cstp_grpc.core.audit.servicer import AuditService, IntentLister
 from cstp_grpc.core.audit.sql_chain import AuditChain
 from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
 from cstp_grpc.core.audit.sql_retention import SqlAuditRetention
+from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc
 from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
+from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
+from cstp_grpc.server.wiring.decisions import build_watch_limits, build_watcher_measure
 
 if TYPE_CHECKING:
     from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
+
+
+SETTLING_TIMEOUTS = 3
+"""After how many write timeouts no transaction can still add an entry."""
 
 
 def build_audit_module(
@@ -40,16 +52,46 @@ def build_audit_module(
         on_due=None if checkpointer is None else checkpointer.wake,
     )
     trail = SqlAuditTrail(shared.database, shared.writer, settings.judged_content, chain)
-    servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
+    sink: AuditSink = trail if settings.enabled else NullAuditSink()
+    feed = build_audit_feed(shared, trail)
+    service = AuditService(
+        trail,
+        SqlAuditSummary(shared.database, shared.clock),
+        feed,
+        Oversight(trail if settings.enabled else None, shared.clock),
+        list_intents,
+        shared.pools[PoolName.OTHERS].run,
+    )
+    module = Module(
+        servicers=[(audit_pb2_grpc.add_AuditServiceServicer_to_server, service)],
+        begin_stop=[feed.close],
+        on_foreign_commit=[feed.notify],
+        measures=[build_watcher_measure("audit", feed)],
+    )
     if not settings.enabled:
         # The servicer stays: earlier entries can still be listed. Only refused calls are no longer recorded.
-        return Module(servicers=servicers), NullAuditSink()
+        return module, sink
     # Stopped in reverse, so that the last checkpoint signs the last counts.
     background: list[BackgroundPart] = [] if checkpointer is None else [checkpointer]
     background.append(RefusalRecorder(refusals, trail, shared.clock))
     if shared.deployment.resident and (settings.keep_days is not None or settings.keep_content_days is not None):
         background.append(build_retention(shared, trail))
-    return Module(servicers=servicers, background=background), trail
+    return replace(module, background=background), sink
+
+
+def build_audit_feed(shared: SharedParts, trail: SqlAuditTrail) -> AuditFeed:
+    storage = shared.settings.storage
+    # On PostgreSQL, a transaction may be committed so long after another one that began later.
+    settling = 0.0 if shared.database.is_sqlite else SETTLING_TIMEOUTS * storage.write_timeout_seconds
+    return AuditFeed(
+        trail,
+        RevisionTokens(SqlDecisionStore(shared.database, shared.read_policy).identity()),
+        shared.clock,
+        timedelta(seconds=settling),
+        build_watch_limits(storage),
+        storage.refresh_seconds,
+        shared.pools[PoolName.OTHERS].run,
+    )
 
 
 def build_checkpointer(shared: SharedParts) -> Checkpointer:

@@ -12,6 +12,7 @@ from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.modules.calibration.servicer import CalibrationService
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 from cstp_grpc.server.server_module import Module, SharedParts
+from cstp_grpc.server.wiring.decisions import build_oversight
 
 
 class JournalVectors:
@@ -29,7 +30,7 @@ def build_calibration_module(shared: SharedParts) -> tuple[Module, ConfidenceRec
     """Build the service that evaluates reviewed decisions, and the records that warn agents in announcements."""
     store = SqlReviewStore(shared.database, shared.read_policy)
     vectors = JournalVectors(SqlDecisionStore(shared.database, shared.read_policy), shared.embedder.model)
-    servicer = CalibrationService(ReviewAnalyst(store, vectors))
+    servicer = CalibrationService(ReviewAnalyst(store, vectors), build_oversight(shared))
     records = ConfidenceRecords(store)
     module = Module(
         servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, servicer)],

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.chroma_process import (
     ChildChromaServer,
     ChromaServer,
@@ -38,6 +38,7 @@ from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.settings import StorageSettings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.platform.storage.subscriptions import ChangeFeed, WatchLimits
 from cstp_grpc.platform.stream_limit import StreamLimit
 from cstp_grpc.server.deployment import INDEX_FOLDER
@@ -89,7 +90,7 @@ def build_decisions_module(
     feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     journal = build_journal(shared, store, change_log, citations, matrix, records, feed)
     exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
-    servicer = JournalService(journal, feed, exports, run_blocking)
+    servicer = JournalService(journal, feed, exports, build_oversight(shared), run_blocking)
     search = DecisionSearch(
         store,
         matrix,
@@ -203,6 +204,11 @@ def build_watch_limits(storage: StorageSettings) -> WatchLimits:
         "storage.watchers_per_agent",
         storage.stalled_watch_seconds,
     )
+
+
+def build_oversight(shared: SharedParts) -> Oversight:
+    """Build what permits and records reads of every agent's records."""
+    return Oversight(shared.sink if shared.settings.audit.enabled else None, shared.clock)
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:

@@ -10,12 +10,12 @@ from sqlalchemy import text
 from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, Links
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixSync, embed_missing_vectors
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.platform.embedding.embedder import Vectors
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions.journals import JournalKit
 from tests.core.decisions.test_search import record

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.intents.intent_feed import IntentFeed, IntentSubscription
 from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
+from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.platform.storage.subscriptions import WatchLimits
 from tests.waiting import SECONDS
 

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
-from cstp_grpc.core.decisions.revision_tokens import RevisionGate, reject_revision
 from cstp_grpc.core.decisions.search import search_results
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader
@@ -22,6 +21,7 @@ from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.storage.revision_tokens import RevisionGate, reject_revision
 
 logger = logging.getLogger(__name__)
 
