@@ -248,8 +248,9 @@ class Reader:
     def _is_flattened(self, field: FieldDescriptor) -> bool:
         return (
             field.message_type is not None
+            and not field.is_repeated
             and field.message_type.full_name not in WELL_KNOWN
-            and (self._is_required(field))
+            and self._is_required(field)
         )
 
     def _element(self, field: FieldDescriptor) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,9 @@ import click
 
 from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli import rulebook_authoring as authoring
-from cstp_grpc.cli.local_check import RULES_PATH, open_rules
+from cstp_grpc.cli.local_check import RULES_PATH, open_rules, read_action
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.rulebook_replay import replay_command
+from cstp_grpc.cli.rulebook_trials import replay_command, try_command
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Permission
 
@@ -42,7 +41,7 @@ def guardrails_group() -> None:
 
 for command in (
     *(authoring.new_command, authoring.validate_command, authoring.test_command, authoring.diff_command),
-    *(authoring.convert_command, authoring.schema_command, replay_command),
+    *(authoring.convert_command, authoring.schema_command, try_command, replay_command),
 ):
     guardrails_group.add_command(command)
 
@@ -212,21 +211,6 @@ def read_request(
         raise click.ClickException(f"{path}: {error}") from error
 
 
-def read_action(path: Path) -> Json:
-    """Return the action in a file, which may also hold the params of a check. Raises click.ClickException."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        document = shared.parse_json_object(text)
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{path} is not UTF-8 text") from error
-    except click.BadParameter as error:
-        raise click.ClickException(f"{path}: {error.message}") from error
-    nested = document.get("action")
-    return nested if isinstance(nested, dict) else document
-
-
 def explain_by_files(
     path: Path, request: guardrails_pb2.ExplainGuardrailsRequest
 ) -> guardrails_pb2.ExplainGuardrailsResponse:
@@ -259,7 +243,7 @@ def local_action(request: guardrails_pb2.ExplainGuardrailsRequest) -> Action:
     from cstp_grpc.contract.caller import Caller
     from cstp_grpc.core.guardrails.messages import parse_explained_action
 
-    return parse_explained_action(request, Caller("", "", frozenset()))
+    return parse_explained_action(request, Caller("", "", frozenset()), request.action)
 
 
 def list_all(client: CstpClient, method: str, request: Any) -> Any:

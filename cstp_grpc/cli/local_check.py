@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import current_state, stack_options
+from cstp_grpc.cli.command_decorators import current_state, parse_json_object, stack_options
 from cstp_grpc.contract.enums import Permission, Stakes
 
 if TYPE_CHECKING:
@@ -43,6 +44,21 @@ def open_rules(path: Path | None) -> RuleSet:
         return load_rule_set(locate_rules(path), disabled=disabled)
     except RulebookError as error:
         raise click.ClickException(str(error)) from error
+
+
+def read_action(path: Path) -> dict[str, Any]:
+    """Return the action in a file, which may also hold the params of a check. Raises click.ClickException."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        document = parse_json_object(text)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8 text") from error
+    except click.BadParameter as error:
+        raise click.ClickException(f"{path}: {error.message}") from error
+    nested = document.get("action")
+    return nested if isinstance(nested, dict) else document
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,34 @@ def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrail
             console.print(Text(f"    {to_printable(describe_input(found))}", style="dim"), soft_wrap=True)
 
 
+def print_trial(console: Console, answer: guardrails_pb2.TryRulebookResponse) -> None:
+    """Print the problems of tried rulebooks, or the results of the actions and tests."""
+    for problem in answer.problems:
+        place = f"{problem.file}:{problem.line}: {problem.where}: {problem.reason}"
+        console.print(Text(to_printable(place), style="red"), soft_wrap=True)
+    if answer.problems:
+        console.print(f"{count_noun(answer.problem_count, 'problem')}.")
+        return
+    for each in answer.actions:
+        fired = [item for item in each.guardrails if item.outcome in FIRED]
+        print_explanations(console, guardrails_pb2.ExplainGuardrailsResponse(verdict=each.verdict, guardrails=fired))
+        console.print()
+    for test in answer.tests:
+        if not test.passed:
+            console.print(Text(to_printable(f"{test.file}:{test.line}: {test.name}")), soft_wrap=True)
+            for failure in test.failures:
+                console.print(Text(to_printable(f"  {failure}")), soft_wrap=True)
+    console.print(f"{sum(test.passed for test in answer.tests)} of {count_noun(len(answer.tests), 'test')} passed.")
+    untried = [item.id for item in answer.coverage if not (item.fired or item.actions_fired)]
+    if untried:
+        console.print(Text(to_printable(f"Nothing fires {', '.join(untried)}."), style="yellow"), soft_wrap=True)
+    if answer.truncated:
+        console.print(Text("The rest was left out, because it takes too long.", style="yellow"))
+
+
+FIRED = (guardrails_pb2.RULE_OUTCOME_MATCHED, guardrails_pb2.RULE_OUTCOME_UNEVALUABLE)
+
+
 def explanation_headline(item: guardrails_pb2.GuardrailExplanation) -> Text:
     outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
     style = OUTCOME_STYLES.get(outcome, "")

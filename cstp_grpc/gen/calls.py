@@ -604,45 +604,16 @@ def explain_guardrails(
 
 
 def batch_check_guardrails(
-    description: str,
+    actions: Sequence[cstp_pb2.Action | Fields],
     *,
-    category: str | None = None,
-    stakes: str | None = None,
-    confidence: float | None = None,
-    context: Mapping[str, Json] | None = None,
-    project: str | None = None,
-    command: str | None = None,
-    shell: str | None = None,
-    directory: str | None = None,
-    reads: Sequence[str] = (),
-    writes: Sequence[str] = (),
     agent: types_pb2.AgentInfo | Fields | None = None,
 ) -> UnaryCall[guardrails_pb2.BatchCheckGuardrailsResponse]:
     """Describe batchCheckGuardrails of cstp.v1.GuardrailService."""
-    return UnaryCall(
-        "cstp.batchCheckGuardrails",
-        {
-            "actions": {
-                "description": description,
-                "category": category,
-                "stakes": stakes,
-                "confidence": confidence,
-                "context": context,
-                "project": project,
-                "command": command,
-                "shell": shell,
-                "directory": directory,
-                "reads": reads,
-                "writes": writes,
-            },
-            "agent": agent,
-        },
-    )
+    return UnaryCall("cstp.batchCheckGuardrails", {"actions": actions, "agent": agent})
 
 
 def try_rulebook(
-    name: str,
-    text: str,
+    rulebooks: Sequence[guardrails_pb2.RulebookText | Fields],
     *,
     actions: Sequence[cstp_pb2.Action | Fields] = (),
     acting_agent: str | None = None,
@@ -653,7 +624,7 @@ def try_rulebook(
     return UnaryCall(
         "cstp.tryRulebook",
         {
-            "rulebooks": {"name": name, "text": text},
+            "rulebooks": rulebooks,
             "actions": actions,
             "acting_agent": acting_agent,
             "permissions": permissions,
@@ -663,8 +634,7 @@ def try_rulebook(
 
 
 def replay_rulebook(
-    name: str,
-    text: str,
+    rulebooks: Sequence[guardrails_pb2.RulebookText | Fields],
     *,
     after: datetime | None = None,
     before: datetime | None = None,
@@ -675,7 +645,7 @@ def replay_rulebook(
     return WatchCall(
         "cstp.replayRulebook",
         {
-            "rulebooks": {"name": name, "text": text},
+            "rulebooks": rulebooks,
             "after": after,
             "before": before,
             "requesting_agent": requesting_agent,

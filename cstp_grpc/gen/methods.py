@@ -817,7 +817,7 @@ class Cstp:
         of each entry up to a signed checkpoint.
 
         It signs a checkpoint first, so that the latest entries can be proved at once. Errors: INVALID_ARGUMENT for more
-        than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED. Yields each as it comes,
+        than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED. Yields each as it comes,
         over gRPC only. After a passing failure a watch goes on by itself behind the last one that was seen, pausing as
         the client's RetryPolicy says, anew after each, for as long as it takes.
 
@@ -1089,18 +1089,8 @@ class Cstp:
 
     def batch_check_guardrails(
         self,
-        description: str,
+        actions: Sequence[cstp_pb2.Action | Fields],
         *,
-        category: str | None = None,
-        stakes: str | None = None,
-        confidence: float | None = None,
-        context: Mapping[str, Json] | None = None,
-        project: str | None = None,
-        command: str | None = None,
-        shell: str | None = None,
-        directory: str | None = None,
-        reads: Sequence[str] = (),
-        writes: Sequence[str] = (),
         agent: types_pb2.AgentInfo | Fields | None = None,
         timeout: float | None = None,
     ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
@@ -1111,44 +1101,16 @@ class Cstp:
         an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be recorded.
 
         Args:
-            description: In words; 1 to 8000 characters, not blank.
-            category: The category of the decision.
-            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
-            confidence: How sure the agent is, 0 to 1.
-            context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
-                most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
-            project: The project that the action is about, for guardrails that are about some projects only. It need not
-                be one that the server is configured with.
-            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
-                structure.
-            shell: The language of the command. [default: bash] One of bash, powershell.
-            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
-                the project.
-            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
-            writes: The files that a tool is about to write, likewise.
+            actions: At least one, and at most 500.
             agent: Who the agent says it is.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.batch_check_guardrails(
-            description,
-            category=category,
-            stakes=stakes,
-            confidence=confidence,
-            context=context,
-            project=project,
-            command=command,
-            shell=shell,
-            directory=directory,
-            reads=reads,
-            writes=writes,
-            agent=agent,
-        )
+        call = calls.batch_check_guardrails(actions, agent=agent)
         return self._caller.make(call, timeout=timeout)
 
     def try_rulebook(
         self,
-        name: str,
-        text: str,
+        rulebooks: Sequence[guardrails_pb2.RulebookText | Fields],
         *,
         actions: Sequence[cstp_pb2.Action | Fields] = (),
         acting_agent: str | None = None,
@@ -1163,8 +1125,7 @@ class Cstp:
         Errors: INVALID_ARGUMENT for an action out of bounds, RATE_LIMITED for too many at once.
 
         Args:
-            name: Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]
-            text: Its content, in YAML.
+            rulebooks: The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones.
             actions: The actions, as for CheckGuardrails.
             acting_agent: The agent that acts. [default: the caller]
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
@@ -1173,20 +1134,12 @@ class Cstp:
             at: The instant at which it acts. [default: now]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.try_rulebook(
-            name,
-            text,
-            actions=actions,
-            acting_agent=acting_agent,
-            permissions=permissions,
-            at=at,
-        )
+        call = calls.try_rulebook(rulebooks, actions=actions, acting_agent=acting_agent, permissions=permissions, at=at)
         return self._caller.make(call, timeout=timeout)
 
     def replay_rulebook(
         self,
-        name: str,
-        text: str,
+        rulebooks: Sequence[guardrails_pb2.RulebookText | Fields],
         *,
         after: datetime | None = None,
         before: datetime | None = None,
@@ -1205,8 +1158,7 @@ class Cstp:
         as it takes.
 
         Args:
-            name: Its file name, by which others extend it, relative to their folder. [default: rulebook.yaml]
-            text: Its content, in YAML.
+            rulebooks: The rulebooks; together at most 262 144 bytes. They may extend each other and the packaged ones.
             after: Evaluated at this instant or later. [default: 7 days before `before`]
             before: Evaluated at this instant or earlier. [default: now]
             requesting_agent: Checked or announced by exactly this agent.
@@ -1216,8 +1168,7 @@ class Cstp:
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
         """
         call = calls.replay_rulebook(
-            name,
-            text,
+            rulebooks,
             after=after,
             before=before,
             requesting_agent=requesting_agent,

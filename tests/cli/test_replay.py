@@ -76,7 +76,7 @@ def test_the_counts_of_each_guardrail_are_told(busy: Server, book: Path) -> None
     assert result.exit_code == 3
     found = json.loads(result.stdout)
     assert (found["recorded"], found["withoutContent"], found["unknown"], found["newlyStopped"]) == (5, 0, 0, 2)
-    assert [(each["from"], each["to"], each["count"]) for each in found["changes"]] == [
+    assert [(each["before"], each["after"], each["count"]) for each in found["changes"]] == [
         ("allowed", "approval_required", 1),
         ("allowed", "blocked", 1),
         ("blocked", "allowed", 1),
@@ -199,9 +199,16 @@ def test_rules_with_a_mistake_are_not_tried(busy: Server, home: Path) -> None:
     assert "wrong.yaml:1" in result.stderr
 
 
-def test_the_settings_say_what_happens_to_unknown_inputs(busy: Server, book: Path, home: Path) -> None:
-    (home / "cstp.yaml").write_text("cstp: {guardrails: {undeclared: block}}\n")
-    busy.ok("check", "tidy up", "--context", "colour=blue", agent="reader")
-    result = busy("guardrails", "replay", book, "--by", "reader", "--config", "cstp.yaml")
+def test_the_settings_of_the_server_say_what_happens_to_unknown_inputs(
+    tmp_path: Path, invoke: Invoke, home: Path
+) -> None:
+    server_folder, rules = tmp_path / "strict", home / "strict.yaml"
+    rules.write_text(NEW)
+    unknown = {"guardrails": {"undeclared": "warn", "preset": "default"}}
+    with running(settings(server_folder, cstp=unknown)) as app:
+        Server(app, invoke).ok("check", "tidy up", "--context", "colour=blue")
+    unknown["guardrails"]["undeclared"] = "block"
+    with running(settings(server_folder, cstp=unknown)) as app:
+        result = Server(app, invoke)("guardrails", "replay", rules)
     assert result.exit_code == 3
-    assert "reader: tidy up (undeclared-input)" in result.stdout
+    assert "alice: tidy up (undeclared-input)" in result.stdout

@@ -113,10 +113,7 @@ class Rulebook:
             raise InvalidArgument(
                 "; ".join(f"{each.field}: {each.description}" for each in problems), violations=problems
             )
-        intents = INTENTS_OF_NO_SERVER if action.intents is model.UNREAD_INTENTS else action.intents
-        history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
-        now = datetime.now(UTC) if action.now is None else action.now
-        return replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
+        return complete_action(replace(action, stakes=Stakes(action.stakes)))
 
     def _find_missing_identity(self, action: model.Action) -> Iterator[FieldViolation]:
         """Yield the facts of the agent that are missing, although guardrails depend on them.
@@ -128,6 +125,13 @@ class Rulebook:
         if self._needs_permissions and not action.permissions:
             names = ", ".join(self._needs_permissions)
             yield FieldViolation("action.permissions", f"are missing; these depend on them: {names}")
+
+
+def complete_action(action: model.Action) -> model.Action:
+    """Return an action with an instant, and the reason for each fact that is not looked up."""
+    intents = INTENTS_OF_NO_SERVER if action.intents is model.UNREAD_INTENTS else action.intents
+    history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
+    return replace(action, intents=intents, history=history, now=action.now or datetime.now(UTC))
 
 
 def enabled_guardrails(rule_set: model.RuleSet) -> Iterator[model.Guardrail]:

@@ -10,12 +10,21 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from cstp_grpc.contract.enums import Enforcement, Severity
+from cstp_grpc.core.audit.model import AuditEntry, JudgedAction
 from cstp_grpc.core.guardrails.cel_variables import INTENTS_VARIABLE
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.fact_readers import CODE_READERS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
-from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict, Violation
+from cstp_grpc.core.guardrails.model import (
+    EVALUATION_ERROR,
+    NO_CODE,
+    Action,
+    CodeFacts,
+    RuleSet,
+    Verdict,
+    Violation,
+)
 
 UNRECORDED_CODE: Final = frozenset(CODE_READERS) - {"code.paths"}
 """The variables whose values the server looked up, and did not record, for actions that named paths."""
@@ -53,6 +62,42 @@ class RecordedAction:
     kind: VerdictKind
     fired: frozenset[str]
     rule_set_version: str
+
+
+def read_recorded_action(entry: AuditEntry) -> RecordedAction:
+    """Convert the audit entry of a check or an announcement, read with its action."""
+    otherwise = VerdictKind.ALLOWED if entry.allowed else VerdictKind.BLOCKED
+    judged = entry.judged
+    return RecordedAction(
+        entry_id=str(entry.id),
+        request_id=entry.request_id,
+        judged_at=entry.timestamp,
+        agent=entry.requesting_agent,
+        description=entry.action,
+        action=None if judged is None or entry.action is None else read_judged_action(entry, judged, entry.action),
+        # Also where people have approved it: the rules asked for that.
+        kind=VerdictKind.APPROVAL_REQUIRED if judged is not None and judged.approval_required else otherwise,
+        fired=frozenset((*entry.violations, *entry.warnings, *entry.dryrun)),
+        rule_set_version=entry.rule_set_version or "",
+    )
+
+
+def read_judged_action(entry: AuditEntry, judged: JudgedAction, description: str) -> Action:
+    """Return a recorded action for guardrails, as of its instant and without the facts that are not recorded."""
+    return Action(
+        description=description,
+        category=judged.category,
+        stakes=judged.stakes,
+        confidence=judged.confidence,
+        context=judged.context,
+        code=CodeFacts(judged.paths, unreadable="facts about it are not recorded") if judged.paths else NO_CODE,
+        project=judged.project,
+        agent=entry.requesting_agent,
+        permissions=judged.permissions,
+        now=entry.timestamp,
+        announced_context=judged.announced_context,
+        invocation=judged.invocation,
+    )
 
 
 @dataclass(frozen=True, slots=True)

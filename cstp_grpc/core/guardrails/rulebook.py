@@ -115,6 +115,21 @@ def collect_rulebook_files(
     return list(files.values())
 
 
+def add_packaged_rulebooks(
+    files: Sequence[rulebook_files.RulebookFile], root: Path
+) -> Sequence[rulebook_files.RulebookFile]:
+    """Return rulebooks that are not on disk, with the packaged ones that they extend, directly or by others."""
+    found = {file.path: file for file in files}
+    pending = deque(files)
+    while pending and len(found) < len(files) + MAX_EXTENDED:
+        for target in sorted(extended_paths(pending.popleft(), root) - found.keys()):
+            # Nothing else is read: whoever sent the files may not read those of the server.
+            if target == rulebook_files.packaged_rulebook_path(target.stem):
+                found[target] = rulebook_files.read_rulebook_file(target)
+                pending.append(found[target])
+    return list(found.values())
+
+
 def ignore_problem(line: int, *reasons: str) -> None:
     """Report nothing: the loader reads the same again and reports its problems."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,13 +49,20 @@ class RuleCoverage:
         return tuple(text for is_covered, text in missing if not is_covered)
 
 
-def run_rulebook_tests(rule_set: model.RuleSet) -> list[RulebookTestResult]:
-    """Run all tests, each against the guardrails of its own rulebook and of those that it extends."""
-    results = []
+def run_rulebook_tests(
+    rule_set: model.RuleSet, is_over: Callable[[], bool] = lambda: False
+) -> list[RulebookTestResult]:
+    """Run all tests, each against the guardrails of its own rulebook and of those that it extends.
+
+    The rest is left out once `is_over`.
+    """
+    results: list[RulebookTestResult] = []
     for rulebook in rule_set.rulebooks:
         judging = model.RuleSet((*rulebook.extended, rulebook))
         evaluator = GuardrailEvaluator(judging)
         for test in rulebook.tests:
+            if is_over():
+                return results
             verdict = evaluator.evaluate(test.action)
             found, errors = split_findings(verdict)
             in_force = frozenset(rule.id for rule in judging.guardrails if is_in_force(rule, test))

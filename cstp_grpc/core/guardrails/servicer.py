@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -13,14 +17,18 @@ from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.message_mapping import MessageMapper
+from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.core.guardrails import messages
 from cstp_grpc.core.guardrails.checker import GuardrailChecker, batch_check_id
+from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
 from cstp_grpc.core.guardrails.model import ParsedRulebook
-from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
+from cstp_grpc.core.guardrails.trials import SentRulebook, replay_rulebooks, try_rulebooks
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, guardrails_pb2_grpc
+from cstp_grpc.platform.blocking_stream import stream_blocking
 from cstp_grpc.platform.storage.background_work import RunBlocking
-from cstp_grpc.platform.storage.pagination import PageRequest
+from cstp_grpc.platform.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.stream_limit import StreamLimit
 
 
 class GuardrailChecks:
@@ -47,6 +55,16 @@ class GuardrailChecks:
         return messages.CHECK.encode(check, agent=self._name, check_id=caller.request_id)
 
 
+@dataclass(frozen=True, slots=True)
+class RulebookTrials:
+    """The parts that trials of rulebooks use: the policy on unknown inputs, the recorded actions, and their limit."""
+
+    policy: UnknownInputPolicy
+    read_page: Callable[[AuditFilter, PageRequest], Page[AuditEntry]]
+    limit: StreamLimit
+    clock: Callable[[], datetime]
+
+
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     """Serves cstp.v1.GuardrailService.
 
@@ -60,10 +78,12 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         rules: RulesInForce,
         checker: GuardrailChecker,
         explainer: RuleExplainer,
+        trials: RulebookTrials,
         run_blocking: RunBlocking,
         max_bytes: int,
     ) -> None:
         self._name = name
+        self._trials = trials
         self._rules = rules
         self._checker = checker
         self._explainer = explainer
@@ -112,7 +132,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     ) -> guardrails_pb2.ExplainGuardrailsResponse:
         caller = current_caller.get()
         explained = await self._explainer.explain(
-            messages.parse_explained_action(request, caller),
+            messages.parse_explained_action(request, caller, request.action),
             request.guardrail_ids,
             PageRequest(request.page_size, request.page_token),
             caller.reader,
@@ -143,6 +163,47 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
                 messages.CHECK.write(message.verdict, result, agent=self._name, check_id=check_id)
         return response
 
+    async def TryRulebook(
+        self, request: guardrails_pb2.TryRulebookRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.TryRulebookResponse:
+        """Evaluate actions by rulebooks of the request."""
+        caller = current_caller.get()
+        actions = [messages.parse_explained_action(request, caller, each) for each in request.actions]
+        with self._trials.limit.hold(caller.agent):
+            report = await self._run_blocking(
+                try_rulebooks, sent_rulebooks(request.rulebooks), actions, self._trials.policy
+            )
+        return messages.trial_message(report, self._name, self._max_bytes)
+
+    async def ReplayRulebook(  # type: ignore[override]  # the stubs know threads' iterators only
+        self, request: guardrails_pb2.ReplayRulebookRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[guardrails_pb2.ReplayRulebookResponse, None]:
+        """Evaluate recorded actions by rulebooks of the request."""
+        return self._replayed(current_caller.get().agent, request)
+
+    async def _replayed(
+        self, agent: str, request: guardrails_pb2.ReplayRulebookRequest
+    ) -> AsyncGenerator[guardrails_pb2.ReplayRulebookResponse, None]:
+        trials = self._trials
+        before = proto_values.datetime_field(request, "before") or trials.clock()
+        after = proto_values.datetime_field(request, "after") or before - REPLAYED_PERIOD
+        conditions = REPLAYED.decode(request, after=after, before=before, with_judged=True)
+        examples = proto_values.optional_field(request, "examples")
+        sent = sent_rulebooks(request.rulebooks)
+        with trials.limit.hold(agent):
+            progress = replay_rulebooks(sent, conditions, trials.read_page, trials.policy, examples)
+            async with aclosing(stream_blocking(progress, self._run_blocking)) as parts:
+                async for part in parts:
+                    yield messages.replay_message(part)
+
+
+REPLAYED = MessageMapper(AuditFilter, guardrails_pb2.ReplayRulebookRequest, given=("after", "before", "with_judged"))
+REPLAYED_PERIOD = timedelta(days=7)
+
+
+def sent_rulebooks(texts: Iterable[guardrails_pb2.RulebookText]) -> list[SentRulebook]:
+    return [SentRulebook(each.name, each.text) for each in texts]
+
 
 RULEBOOK = MessageMapper(
     ParsedRulebook,
@@ -153,20 +214,11 @@ RULEBOOK = MessageMapper(
         "guardrails": lambda rulebook: len(rulebook.guardrails),
     },
 )
-MAX_SHOWN_PROBLEMS = 50
-"""Maximum number of problems in an answer. Chosen: more are not read, and the log has all."""
-MAX_PROBLEM_CHARACTERS = 500
-"""Maximum length of a problem in an answer, because it may quote the file."""
-
-PROBLEM = MessageMapper(RulebookProblem, guardrails_pb2.RulebookProblem)
 FAILED_LOAD = MessageMapper(
     FailedLoad,
     guardrails_pb2.FailedLoad,
     {
         "problem_count": lambda failure: len(failure.problems),
-        "problems": lambda failure: [
-            PROBLEM.encode(replace(problem, reason=problem.reason[:MAX_PROBLEM_CHARACTERS]))
-            for problem in failure.problems[:MAX_SHOWN_PROBLEMS]
-        ],
+        "problems": lambda failure: messages.problem_messages(failure.problems),
     },
 )

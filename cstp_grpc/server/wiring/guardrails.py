@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
+from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
 from cstp_grpc.core.guardrails.reloading import RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rulebook import RulebookError, read_rulebooks
 from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RuleExplainer, RulesInForce
-from cstp_grpc.core.guardrails.servicer import GuardrailService
+from cstp_grpc.core.guardrails.servicer import GuardrailService, RulebookTrials
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc
 from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.stream_limit import StreamLimit
 from cstp_grpc.server.deployment import Deployment, rulebook_path
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import RULEBOOK_HEALTH
 from cstp_grpc.server.server_module import Module, SharedParts
+
+TRIALS_PER_AGENT = 2
+"""Trials and replays of rulebooks that an agent may have in progress. Chosen: each computes for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,17 @@ def open_rules(
     Raises RulebookError.
     """
     guardrails = settings.cstp.guardrails
-    policy = UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action)
+    policy = unknown_input_policy(settings)
     loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, guardrails.disabled_packs)
     copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
     rules = RulesInForce(load_first_rules(loader, copy))
     if copy is not None:
         rules.follow(lambda loaded: copy.write(loaded.files))
     return RuleParts(rules, RulebookReloader(loader, rules))
+
+
+def unknown_input_policy(settings: Settings) -> UnknownInputPolicy:
+    return UnknownInputPolicy(settings.cstp.guardrails.undeclared, settings.cstp.guardrails.unknown_action)
 
 
 def load_first_rules(loader: RuleLoader, copy: RulebookCopy | None) -> LoadedRules:
@@ -74,7 +83,10 @@ def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: Guar
     # Half of a message, because the estimate leaves out what frames the fields.
     max_bytes = settings.grpc.max_message_bytes // 2
     explainer = RuleExplainer(rules, checker, shared.clock, run_blocking)
-    servicer = GuardrailService(settings.agent.name, rules, checker, explainer, run_blocking, max_bytes)
+    trail = SqlAuditTrail(shared.database, shared.writer)
+    limit = StreamLimit("trials of rulebooks", TRIALS_PER_AGENT, "fixed")
+    trials = RulebookTrials(unknown_input_policy(settings), trail.page, limit, shared.clock)
+    servicer = GuardrailService(settings.agent.name, rules, checker, explainer, trials, run_blocking, max_bytes)
     return Module(
         servicers=[(guardrails_pb2_grpc.add_GuardrailServiceServicer_to_server, servicer)],
         late_background=[reloader],

@@ -1245,60 +1245,64 @@ class AuditReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WHOLE_FIELD_NUMBER: _builtins.int
+    PROVABLE_FIELD_NUMBER: _builtins.int
     UNPROVED_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     CHAINS_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
-    UNSIGNED_FIELD_NUMBER: _builtins.int
-    UNCHAINED_FIELD_NUMBER: _builtins.int
-    UNCHAINED_ARE_SIGNED_FIELD_NUMBER: _builtins.int
+    AFTER_LAST_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    WITHOUT_HASHES_FIELD_NUMBER: _builtins.int
+    WITHOUT_HASHES_ARE_SIGNED_FIELD_NUMBER: _builtins.int
     REDACTED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
-    STILL_UNCHAINED_FIELD_NUMBER: _builtins.int
-    FINDINGS_FIELD_NUMBER: _builtins.int
+    WITHOUT_HASHES_STILL_THERE_FIELD_NUMBER: _builtins.int
+    FINDING_COUNT_FIELD_NUMBER: _builtins.int
     whole: _builtins.bool
     """Whether nothing is wrong, and the checkpoints prove it."""
+    provable: _builtins.bool
+    """Whether the trail can be proved."""
     unproved: _builtins.str
-    """Why the trail cannot be proved yet; absent if it can."""
+    """Why it cannot be proved yet; absent if it can."""
     entries: _builtins.int
     """Number of entries."""
     chains: _builtins.int
     """Number of chains."""
     checkpoints: _builtins.int
     """Number of checkpoints."""
-    unsigned: _builtins.int
+    after_last_checkpoint: _builtins.int
     """Entries after the last checkpoint; whether further ones followed them cannot be known."""
-    unchained: _builtins.int
+    without_hashes: _builtins.int
     """Entries of before entries had hashes."""
-    unchained_are_signed: _builtins.bool
+    without_hashes_are_signed: _builtins.bool
     """Whether a checkpoint signs those."""
     redacted: _builtins.int
     """Entries whose content was removed."""
     removed: _builtins.int
     """Entries that were removed because their time was over."""
-    still_unchained: _builtins.int
+    without_hashes_still_there: _builtins.int
     """Entries without hashes whose removal has begun and not ended."""
-    findings: _builtins.int
-    """Number of findings."""
+    finding_count: _builtins.int
+    """Number of findings; more than are sent, if there are more than 1000."""
     def __init__(
         self,
         *,
         whole: _builtins.bool = ...,
+        provable: _builtins.bool = ...,
         unproved: _builtins.str | None = ...,
         entries: _builtins.int = ...,
         chains: _builtins.int = ...,
         checkpoints: _builtins.int = ...,
-        unsigned: _builtins.int = ...,
-        unchained: _builtins.int = ...,
-        unchained_are_signed: _builtins.bool = ...,
+        after_last_checkpoint: _builtins.int = ...,
+        without_hashes: _builtins.int = ...,
+        without_hashes_are_signed: _builtins.bool = ...,
         redacted: _builtins.int = ...,
         removed: _builtins.int = ...,
-        still_unchained: _builtins.int = ...,
-        findings: _builtins.int = ...,
+        without_hashes_still_there: _builtins.int = ...,
+        finding_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_unproved", b"_unproved", "unproved", b"unproved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unproved", b"_unproved", "chains", b"chains", "checkpoints", b"checkpoints", "entries", b"entries", "findings", b"findings", "redacted", b"redacted", "removed", b"removed", "still_unchained", b"still_unchained", "unchained", b"unchained", "unchained_are_signed", b"unchained_are_signed", "unproved", b"unproved", "unsigned", b"unsigned", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unproved", b"_unproved", "after_last_checkpoint", b"after_last_checkpoint", "chains", b"chains", "checkpoints", b"checkpoints", "entries", b"entries", "finding_count", b"finding_count", "provable", b"provable", "redacted", b"redacted", "removed", b"removed", "unproved", b"unproved", "whole", b"whole", "without_hashes", b"without_hashes", "without_hashes_are_signed", b"without_hashes_are_signed", "without_hashes_still_there", b"without_hashes_still_there"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unproved: _TypeAlias = _typing.Literal["unproved"]  # noqa: Y015
     _WhichOneofArgType__unproved: _TypeAlias = _typing.Literal["_unproved", b"_unproved"]  # noqa: Y015

@@ -154,7 +154,7 @@ class AuditServiceServicer:
     def GetEvidence(self, request, context):
         """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
         entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-        INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

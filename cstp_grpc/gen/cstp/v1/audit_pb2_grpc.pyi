@@ -67,7 +67,7 @@ class AuditServiceStub:
     GetEvidence: _grpc.UnaryStreamMultiCallable[_audit_pb2.GetEvidenceRequest, _audit_pb2.GetEvidenceResponse]
     """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
     entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-    INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
     """
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListCheckpointsRequest, _audit_pb2.ListCheckpointsResponse]
     """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token."""
@@ -113,7 +113,7 @@ class AuditServiceAsyncStub(AuditServiceStub):
     GetEvidence: _aio.UnaryStreamMultiCallable[_audit_pb2.GetEvidenceRequest, _audit_pb2.GetEvidenceResponse]  # type: ignore[assignment]
     """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
     entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-    INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+    INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
     """
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListCheckpointsRequest, _audit_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
     """Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token."""
@@ -204,7 +204,7 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_audit_pb2.GetEvidenceResponse], _abc.AsyncIterator[_audit_pb2.GetEvidenceResponse]]:
         """Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
         entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-        INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+        INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
         """
 
     @_abc_1.abstractmethod

@@ -1981,28 +1981,30 @@ type AuditReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether nothing is wrong, and the checkpoints prove it.
 	Whole bool `protobuf:"varint,1,opt,name=whole,proto3" json:"whole,omitempty"`
-	// Why the trail cannot be proved yet; absent if it can.
-	Unproved *string `protobuf:"bytes,2,opt,name=unproved,proto3,oneof" json:"unproved,omitempty"`
+	// Whether the trail can be proved.
+	Provable bool `protobuf:"varint,2,opt,name=provable,proto3" json:"provable,omitempty"`
+	// Why it cannot be proved yet; absent if it can.
+	Unproved *string `protobuf:"bytes,3,opt,name=unproved,proto3,oneof" json:"unproved,omitempty"`
 	// Number of entries.
-	Entries int32 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	Entries int32 `protobuf:"varint,4,opt,name=entries,proto3" json:"entries,omitempty"`
 	// Number of chains.
-	Chains int32 `protobuf:"varint,4,opt,name=chains,proto3" json:"chains,omitempty"`
+	Chains int32 `protobuf:"varint,5,opt,name=chains,proto3" json:"chains,omitempty"`
 	// Number of checkpoints.
-	Checkpoints int32 `protobuf:"varint,5,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	Checkpoints int32 `protobuf:"varint,6,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
 	// Entries after the last checkpoint; whether further ones followed them cannot be known.
-	Unsigned int32 `protobuf:"varint,6,opt,name=unsigned,proto3" json:"unsigned,omitempty"`
+	AfterLastCheckpoint int32 `protobuf:"varint,7,opt,name=after_last_checkpoint,json=afterLastCheckpoint,proto3" json:"after_last_checkpoint,omitempty"`
 	// Entries of before entries had hashes.
-	Unchained int32 `protobuf:"varint,7,opt,name=unchained,proto3" json:"unchained,omitempty"`
+	WithoutHashes int32 `protobuf:"varint,8,opt,name=without_hashes,json=withoutHashes,proto3" json:"without_hashes,omitempty"`
 	// Whether a checkpoint signs those.
-	UnchainedAreSigned bool `protobuf:"varint,8,opt,name=unchained_are_signed,json=unchainedAreSigned,proto3" json:"unchained_are_signed,omitempty"`
+	WithoutHashesAreSigned bool `protobuf:"varint,9,opt,name=without_hashes_are_signed,json=withoutHashesAreSigned,proto3" json:"without_hashes_are_signed,omitempty"`
 	// Entries whose content was removed.
-	Redacted int32 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	Redacted int32 `protobuf:"varint,10,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	// Entries that were removed because their time was over.
-	Removed int32 `protobuf:"varint,10,opt,name=removed,proto3" json:"removed,omitempty"`
+	Removed int32 `protobuf:"varint,11,opt,name=removed,proto3" json:"removed,omitempty"`
 	// Entries without hashes whose removal has begun and not ended.
-	StillUnchained int32 `protobuf:"varint,11,opt,name=still_unchained,json=stillUnchained,proto3" json:"still_unchained,omitempty"`
-	// Number of findings.
-	Findings      int32 `protobuf:"varint,12,opt,name=findings,proto3" json:"findings,omitempty"`
+	WithoutHashesStillThere int32 `protobuf:"varint,12,opt,name=without_hashes_still_there,json=withoutHashesStillThere,proto3" json:"without_hashes_still_there,omitempty"`
+	// Number of findings; more than are sent, if there are more than 1000.
+	FindingCount  int32 `protobuf:"varint,13,opt,name=finding_count,json=findingCount,proto3" json:"finding_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2044,6 +2046,13 @@ func (x *AuditReport) GetWhole() bool {
 	return false
 }
 
+func (x *AuditReport) GetProvable() bool {
+	if x != nil {
+		return x.Provable
+	}
+	return false
+}
+
 func (x *AuditReport) GetUnproved() string {
 	if x != nil && x.Unproved != nil {
 		return *x.Unproved
@@ -2072,23 +2081,23 @@ func (x *AuditReport) GetCheckpoints() int32 {
 	return 0
 }
 
-func (x *AuditReport) GetUnsigned() int32 {
+func (x *AuditReport) GetAfterLastCheckpoint() int32 {
 	if x != nil {
-		return x.Unsigned
+		return x.AfterLastCheckpoint
 	}
 	return 0
 }
 
-func (x *AuditReport) GetUnchained() int32 {
+func (x *AuditReport) GetWithoutHashes() int32 {
 	if x != nil {
-		return x.Unchained
+		return x.WithoutHashes
 	}
 	return 0
 }
 
-func (x *AuditReport) GetUnchainedAreSigned() bool {
+func (x *AuditReport) GetWithoutHashesAreSigned() bool {
 	if x != nil {
-		return x.UnchainedAreSigned
+		return x.WithoutHashesAreSigned
 	}
 	return false
 }
@@ -2107,16 +2116,16 @@ func (x *AuditReport) GetRemoved() int32 {
 	return 0
 }
 
-func (x *AuditReport) GetStillUnchained() int32 {
+func (x *AuditReport) GetWithoutHashesStillThere() int32 {
 	if x != nil {
-		return x.StillUnchained
+		return x.WithoutHashesStillThere
 	}
 	return 0
 }
 
-func (x *AuditReport) GetFindings() int32 {
+func (x *AuditReport) GetFindingCount() int32 {
 	if x != nil {
-		return x.Findings
+		return x.FindingCount
 	}
 	return 0
 }
@@ -3478,21 +3487,22 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\t_entry_idB\v\n" +
 	"\t_chain_idB\x11\n" +
 	"\x0f_first_positionB\x10\n" +
-	"\x0e_last_position\"\x8c\x03\n" +
+	"\x0e_last_position\"\xef\x03\n" +
 	"\vAuditReport\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x1f\n" +
-	"\bunproved\x18\x02 \x01(\tH\x00R\bunproved\x88\x01\x01\x12\x18\n" +
-	"\aentries\x18\x03 \x01(\x05R\aentries\x12\x16\n" +
-	"\x06chains\x18\x04 \x01(\x05R\x06chains\x12 \n" +
-	"\vcheckpoints\x18\x05 \x01(\x05R\vcheckpoints\x12\x1a\n" +
-	"\bunsigned\x18\x06 \x01(\x05R\bunsigned\x12\x1c\n" +
-	"\tunchained\x18\a \x01(\x05R\tunchained\x120\n" +
-	"\x14unchained_are_signed\x18\b \x01(\bR\x12unchainedAreSigned\x12\x1a\n" +
-	"\bredacted\x18\t \x01(\x05R\bredacted\x12\x18\n" +
-	"\aremoved\x18\n" +
-	" \x01(\x05R\aremoved\x12'\n" +
-	"\x0fstill_unchained\x18\v \x01(\x05R\x0estillUnchained\x12\x1a\n" +
-	"\bfindings\x18\f \x01(\x05R\bfindingsB\v\n" +
+	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x1a\n" +
+	"\bprovable\x18\x02 \x01(\bR\bprovable\x12\x1f\n" +
+	"\bunproved\x18\x03 \x01(\tH\x00R\bunproved\x88\x01\x01\x12\x18\n" +
+	"\aentries\x18\x04 \x01(\x05R\aentries\x12\x16\n" +
+	"\x06chains\x18\x05 \x01(\x05R\x06chains\x12 \n" +
+	"\vcheckpoints\x18\x06 \x01(\x05R\vcheckpoints\x122\n" +
+	"\x15after_last_checkpoint\x18\a \x01(\x05R\x13afterLastCheckpoint\x12%\n" +
+	"\x0ewithout_hashes\x18\b \x01(\x05R\rwithoutHashes\x129\n" +
+	"\x19without_hashes_are_signed\x18\t \x01(\bR\x16withoutHashesAreSigned\x12\x1a\n" +
+	"\bredacted\x18\n" +
+	" \x01(\x05R\bredacted\x12\x18\n" +
+	"\aremoved\x18\v \x01(\x05R\aremoved\x12;\n" +
+	"\x1awithout_hashes_still_there\x18\f \x01(\x05R\x17withoutHashesStillThere\x12#\n" +
+	"\rfinding_count\x18\r \x01(\x05R\ffindingCountB\v\n" +
 	"\t_unproved\"\xae\x01\n" +
 	"\x12ExportAuditRequest\x122\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x1a.cstp.v1.AuditExportFormatR\x06format\x120\n" +

@@ -66,7 +66,7 @@ type AuditServiceClient interface {
 	ExportAudit(ctx context.Context, in *ExportAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportAuditResponse], error)
 	// Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
 	// entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-	// INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	// INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
 	GetEvidence(ctx context.Context, in *GetEvidenceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetEvidenceResponse], error)
 	// Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token.
 	ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error)
@@ -251,7 +251,7 @@ type AuditServiceServer interface {
 	ExportAudit(*ExportAuditRequest, grpc.ServerStreamingServer[ExportAuditResponse]) error
 	// Streams evidence about a decision or a period: a JSON document with the entries, the results, and the proof of each
 	// entry up to a signed checkpoint. It signs a checkpoint first, so that the latest entries can be proved at once. Errors:
-	// INVALID_ARGUMENT for more than 100 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
+	// INVALID_ARGUMENT for more than 20 000 entries, RATE_LIMITED for too many long reads of the trail, QUERY_FAILED.
 	GetEvidence(*GetEvidenceRequest, grpc.ServerStreamingServer[GetEvidenceResponse]) error
 	// Lists the signed checkpoints of the trail, latest first, page by page. Errors: INVALID_ARGUMENT for a malformed token.
 	ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error)

@@ -3198,16 +3198,16 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x12INPUT_ORIGIN_GIVEN\x10\x01\x12\x18\n" +
 	"\x14INPUT_ORIGIN_DEFAULT\x10\x02\x12\x18\n" +
 	"\x14INPUT_ORIGIN_MISSING\x10\x03\x12\x18\n" +
-	"\x14INPUT_ORIGIN_INVALID\x10\x042\x8c\t\n" +
+	"\x14INPUT_ORIGIN_INVALID\x10\x042\xf4\v\n" +
 	"\x10GuardrailService\x12n\n" +
 	"\x0eListGuardrails\x12\x1e.cstp.v1.ListGuardrailsRequest\x1a\x1f.cstp.v1.ListGuardrailsResponse\"\x1b\x88\xb5\x18\a\x9a\xb5\x18\x10{\"pageSize\": 20}\x90\x02\x01\x12T\n" +
 	"\n" +
 	"ListInputs\x12\x1a.cstp.v1.ListInputsRequest\x1a\x1b.cstp.v1.ListInputsResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12W\n" +
 	"\vGetRulebook\x12\x1b.cstp.v1.GetRulebookRequest\x1a\x1c.cstp.v1.GetRulebookResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12\xc5\x01\n" +
 	"\x11ExplainGuardrails\x12!.cstp.v1.ExplainGuardrailsRequest\x1a\".cstp.v1.ExplainGuardrailsResponse\"i\x88\xb5\x18\x06\x9a\xb5\x18^{\"action\": {\"description\": \"Deploy the auth service\", \"context\": {\"affectsProduction\": true}}}\x90\x02\x01\x12\xf8\x01\n" +
-	"\x14BatchCheckGuardrails\x12$.cstp.v1.BatchCheckGuardrailsRequest\x1a%.cstp.v1.BatchCheckGuardrailsResponse\"\x92\x01\x88\xb5\x18\x02\x9a\xb5\x18\x86\x01{\"actions\": [{\"description\": \"Delete the staging database\", \"context\": {\"destroysData\": true}}, {\"description\": \"Rename a variable\"}]}\x90\x02\x02\x12\xde\x01\n" +
-	"\vTryRulebook\x12\x1b.cstp.v1.TryRulebookRequest\x1a\x1c.cstp.v1.TryRulebookResponse\"\x93\x01\x88\xb5\x18\x06\x9a\xb5\x18\x87\x01{\"rulebooks\": [{\"text\": \"schema: 1\\nname: mine\\nversion: 1.0.0\\nguardrails: []\\n\"}], \"actions\": [{\"description\": \"Rename a variable\"}]}\x90\x02\x01\x12\xb4\x01\n" +
-	"\x0eReplayRulebook\x12\x1e.cstp.v1.ReplayRulebookRequest\x1a\x1f.cstp.v1.ReplayRulebookResponse\"_\x88\xb5\x18\x06\x9a\xb5\x18T{\"rulebooks\": [{\"text\": \"schema: 1\\nname: mine\\nversion: 1.0.0\\nguardrails: []\\n\"}]}\x90\x02\x010\x01B\x80\x01\n" +
+	"\x14BatchCheckGuardrails\x12$.cstp.v1.BatchCheckGuardrailsRequest\x1a%.cstp.v1.BatchCheckGuardrailsResponse\"\x92\x01\x88\xb5\x18\x02\x9a\xb5\x18\x86\x01{\"actions\": [{\"description\": \"Delete the staging database\", \"context\": {\"destroysData\": true}}, {\"description\": \"Rename a variable\"}]}\x90\x02\x02\x12\x91\x03\n" +
+	"\vTryRulebook\x12\x1b.cstp.v1.TryRulebookRequest\x1a\x1c.cstp.v1.TryRulebookResponse\"\xc6\x02\x88\xb5\x18\x06\x9a\xb5\x18\xba\x02{\"rulebooks\": [{\"text\": \"apiVersion: cstp.guardrails/v1\\nmetadata: {name: mine, version: first}\\ninputs: {deletes: {type: bool, default: false}}\\nguardrails:\\n- {id: no-deletion, name: No Deletion, severity: block, message: Ask first, when: context.deletes}\\n\"}], \"actions\": [{\"description\": \"Rename a variable\"}]}\x90\x02\x01\x12\xe9\x02\n" +
+	"\x0eReplayRulebook\x12\x1e.cstp.v1.ReplayRulebookRequest\x1a\x1f.cstp.v1.ReplayRulebookResponse\"\x93\x02\x88\xb5\x18\x06\x9a\xb5\x18\x87\x02{\"rulebooks\": [{\"text\": \"apiVersion: cstp.guardrails/v1\\nmetadata: {name: mine, version: first}\\ninputs: {deletes: {type: bool, default: false}}\\nguardrails:\\n- {id: no-deletion, name: No Deletion, severity: block, message: Ask first, when: context.deletes}\\n\"}]}\x90\x02\x010\x01B\x80\x01\n" +
 	"\vcom.cstp.v1B\x0fGuardrailsProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
 var (
