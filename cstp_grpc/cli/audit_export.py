@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cstp_grpc.cli.audit_verification import (
+    NOT_PROVABLE,
     NOT_WHOLE,
+    TrailReader,
+    checkpoints_option,
     exit_unless_whole,
     key_option,
-    open_audit_database,
     read_checkpoint_file,
-    read_trusted_keys,
-    report_to_json,
+    read_key_files,
+    reads_trail,
+    show_progress,
 )
 from cstp_grpc.cli.command_decorators import (
     FILE,
@@ -39,17 +39,16 @@ from cstp_grpc.cli.output import Output, ReconnectNotices
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule
-from cstp_grpc.common.unicode_text import escape_invisible
 from cstp_grpc.contract.errors import ServerUnreachable, Unavailable
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import decision_output
     from cstp_grpc.client import CstpClient
-    from cstp_grpc.core.audit.entry_hashing import EntryRow
-    from cstp_grpc.core.audit.sql_evidence import EvidenceScope
+    from cstp_grpc.gen import calls
     from cstp_grpc.gen.cstp.v1 import audit_pb2
-    from cstp_grpc.platform.storage.database import Database
 else:
+    audit_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.audit_pb2")
+    calls = LazyModule("cstp_grpc.gen.calls")
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
 
 FORMATS: Final = ("jsonl", "csv", "cloudevents")
@@ -121,54 +120,21 @@ def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
 @choice_option("--format", FORMATS, "Output format.", "form")
 @after_option
 @before_option
-@config_option
-@with_output
-def export_command(out: Output, form: str, after: datetime | None, before: datetime | None) -> None:
+@reads_trail
+def export_command(read: TrailReader, out: Output, form: str, after: datetime | None, before: datetime | None) -> None:
     """Export the audit trail. Prints its entries in the order in which they were added, with their hashes.
 
-    It reads the database of the configuration while servers go on. JSON Lines have the members of the protocol's audit
-    log and all other fields of an entry.
+    It reads the database of the configuration while servers go on, or with --agent asks a server. JSON Lines have the
+    members of the protocol's audit log and all other fields of an entry.
 
     \b
     Examples:
       cstp audit export --after 2026-01-01 > trail.jsonl
-      cstp audit export --format csv > trail.csv
+      cstp audit export --format csv --agent grpc://cstp.example.com:50051 > trail.csv
       cstp audit export --format cloudevents > events.jsonl
     """
-    with open_audit_database() as (_, database):
-        from cstp_grpc.core.audit.sql_evidence import SqlEvidenceReader
-
-        for line in iter_lines(SqlEvidenceReader(database).iter_period(after, before), form, database):
-            out.write_verbatim(line)
-
-
-def iter_lines(rows: Iterator[EntryRow], form: str, database: Database) -> Iterator[str]:
-    """Yield entries in one of the forms, line by line."""
-    from cstp_grpc.core.audit import entry_documents
-
-    documents = map(entry_documents.entry_to_document, rows)
-    if form == "csv":
-        yield csv_line(entry_documents.CSV_COLUMNS)
-        yield from (csv_line(entry_documents.document_to_csv(document)) for document in documents)
-        return
-    convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    if form == "cloudevents":
-        from cstp_grpc.core.decisions.read_policy import ReadPolicy
-        from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-
-        source = f"/cstp/journals/{SqlDecisionStore(database, ReadPolicy()).identity()}"
-
-        def convert(document: dict[str, Any]) -> dict[str, Any]:
-            return entry_documents.document_to_cloud_event(document, source)
-
-    for document in documents:
-        yield f"{escape_invisible(json.dumps(convert(document), ensure_ascii=False))}\n"
-
-
-def csv_line(fields: Sequence[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line).writerow(fields)
-    return line.getvalue()
+    for part in read(calls.export_audit(format=form, after=after, before=before)):
+        out.write_verbatim(part.text)
 
 
 @click.command(name="evidence")
@@ -177,11 +143,11 @@ def csv_line(fields: Sequence[str]) -> str:
 )
 @after_option
 @before_option
-@click.option("--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier.")
+@checkpoints_option
 @key_option
-@config_option
-@with_output
+@reads_trail
 def evidence_command(
+    read: TrailReader,
     out: Output,
     decision_id: str | None,
     after: datetime | None,
@@ -194,108 +160,33 @@ def evidence_command(
 
     It contains the entries, the rules and their version behind each answer, the outcomes of decisions, the result of
     verifying the whole trail now, and a proof for each entry up to a signed checkpoint (`cstp audit verify-evidence`).
-    The exit code is 3 if the trail is not whole, and 4 if nothing proves it yet.
+    With --agent, the server signs a checkpoint first, so that the latest entries are proved too. The exit code is 3 if
+    the trail is not whole, and 4 if nothing proves it yet.
 
     \b
     Examples:
-      cstp audit evidence --decision dec-0123456789ab > evidence.json
+      cstp audit evidence --decision dec-0123456789ab --agent grpc://cstp.example.com:50051 > evidence.json
       cstp audit evidence --after 2026-01-01 --before 2026-01-31 > january.json
     """
     if (decision_id is None) == (after is None and before is None):
         raise click.UsageError("Give either --decision ID, or --after and --before.")
-    with open_audit_database() as (settings, database):
-        from cstp_grpc.core.audit.sql_evidence import EvidenceScope
-        from cstp_grpc.core.audit.sql_verification import verify_trail
-
-        keys = read_trusted_keys(settings, key_files)
-        report = verify_trail(database, read_checkpoint_file(checkpoint_file), keys)
-        document = collect_evidence(database, EvidenceScope(decision_id, after, before))
-    out.document({**document, "verification": report_to_json(report)})
+    call = calls.get_evidence(
+        decision_id=decision_id,
+        after=after,
+        before=before,
+        public_keys=read_key_files(key_files),
+        checkpoints=read_checkpoint_file(checkpoint_file),
+    )
+    report = audit_pb2.AuditReport()
+    with show_progress(out) as advance:
+        for part in read(call):
+            if part.HasField("report"):
+                report = part.report
+            elif part.HasField("text"):
+                out.write_verbatim(part.text)
+            else:
+                advance(part.progress)
     exit_unless_whole(report)
-
-
-def collect_evidence(database: Database, scope: EvidenceScope) -> dict[str, Any]:
-    """Return the document of evidence about something."""
-    from cstp_grpc.core.audit.entry_documents import entry_to_document
-    from cstp_grpc.core.audit.entry_hashing import format_instant
-    from cstp_grpc.core.audit.evidence import EVIDENCE
-    from cstp_grpc.core.audit.sql_evidence import SqlEvidenceReader
-
-    rows, proofs = SqlEvidenceReader(database).read_evidence(scope)
-    entries = [entry_to_document(row) for row in rows]
-    about = {"decision": scope.decision_id, "after": scope.after, "before": scope.before}
-    versions = sorted({entry["rule_set_version"] for entry in entries if "rule_set_version" in entry})
-    return {
-        "type": EVIDENCE,
-        "made_at": format_instant(datetime.now(UTC)),
-        "about": to_plain_json({name: value for name, value in about.items() if value is not None}),
-        "rule_set_versions": versions,
-        "entries": entries,
-        "decisions": read_decisions(
-            database, sorted({entry["decision_id"] for entry in entries if "decision_id" in entry})
-        ),
-        "intents": read_intents(
-            database, sorted({entry["correlation_id"] for entry in entries if "correlation_id" in entry})
-        ),
-        "proofs": [proof.encode() for proof in proofs],
-    }
-
-
-def read_decisions(database: Database, ids: Sequence[str]) -> list[Any]:
-    """Return the state, outcome and reviews of decisions, without deleted ones."""
-    from cstp_grpc.core.decisions.read_policy import ReadPolicy
-    from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
-    from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-
-    store, history = SqlDecisionStore(database, ReadPolicy()), SqlHistoryStore(database)
-    found = [
-        (decision, history.read_history(decision.id, MAX_REVIEWS, 0)) for each in ids if (decision := store.get(each))
-    ]
-    return [
-        to_plain_json(
-            {
-                "id": decision.id,
-                "agent": decision.agent,
-                "title": decision.title,
-                "status": decision.status,
-                "outcome": decision.outcome,
-                "reviews": [asdict(review) for review in past.reviews],
-            }
-        )
-        for decision, past in found
-    ]
-
-
-def read_intents(database: Database, correlation_ids: Sequence[str]) -> list[Any]:
-    """Return how announced intents ended, by the correlation ids of entries."""
-    from cstp_grpc.core.intents.model import IntentFilter
-    from cstp_grpc.core.intents.sql_store import SqlIntentStore
-    from cstp_grpc.platform.storage.pagination import PageRequest
-
-    store = SqlIntentStore(database)
-    return [
-        to_plain_json(
-            {
-                "agent": intent.agent,
-                "correlation_id": intent.correlation_id,
-                "revision": intent.revision,
-                "received_at": intent.received_at,
-                "closing": None if intent.closing is None else asdict(intent.closing),
-            }
-        )
-        for correlation_id in correlation_ids
-        for intent in store.page(IntentFilter(correlation_id=correlation_id), PageRequest(1000)).items
-    ]
-
-
-def to_plain_json(value: Any) -> Any:
-    from cstp_grpc.core.audit.entry_hashing import format_instant
-
-    if isinstance(value, dict):
-        return {name: to_plain_json(member) for name, member in value.items() if member is not None}
-    if isinstance(value, list | tuple):
-        return [to_plain_json(element) for element in value]
-    return format_instant(value) if isinstance(value, datetime) else value
 
 
 @click.command(name="verify-evidence")
@@ -306,7 +197,8 @@ def to_plain_json(value: Any) -> Any:
 def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]) -> None:
     """Verify a document of evidence. Needs no server: it checks that a signed checkpoint covers the entries.
 
-    No database is needed. The exit code is 3 if an entry is not proved.
+    No database is needed. The exit code is 3 if an entry is forged, or the document is, and 4 if no checkpoint signs an
+    entry yet.
 
     \b
     Example:
@@ -314,8 +206,9 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
     """
     require_extra("server")
     from cstp_grpc.core.audit.evidence import verify_evidence
+    from cstp_grpc.server.wiring.audit_proofs import read_trusted_keys
 
-    keys = read_trusted_keys(current_state().settings(), key_files)
+    keys = read_trusted_keys(current_state().settings(), read_key_files(key_files))
     try:
         document = json.loads(file.read_bytes())
     except OSError as error:
@@ -323,11 +216,12 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{file}: is not JSON") from error
     faults = verify_evidence(document if isinstance(document, dict) else {}, keys)
+    all_faults = (*faults.wrong, *faults.unproved)
     if out.json_wanted:
-        out.document({"proved": not faults, "faults": faults})
-    if not faults:
+        out.document({"proved": not all_faults, "forged": bool(faults.wrong), "faults": all_faults})
+    if not all_faults:
         out.line(f"Proved: {count_noun(len(document['entries']), 'entry', 'entries')}.")
         return
-    for fault in (*faults, "Something is not proved."):
+    for fault in (*all_faults, "Something is not proved." if faults.wrong else "It is not provable yet."):
         out.line(fault)
-    click.get_current_context().exit(NOT_WHOLE)
+    click.get_current_context().exit(NOT_WHOLE if faults.wrong else NOT_PROVABLE)

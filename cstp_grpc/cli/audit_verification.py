@@ -1,48 +1,112 @@
-"""The commands by which auditors see that the audit trail is whole. They read the database, and ask no server."""
+"""The commands by which auditors see that the audit trail is whole: through a server, or in the database itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, startup_errors_as_failures, with_output
+from cstp_grpc.cli.answer_fields import enum_word
+from cstp_grpc.cli.command_decorators import (
+    FILE,
+    Command,
+    config_option,
+    connected_client,
+    current_state,
+    json_option,
+    server_options,
+    startup_errors_as_failures,
+)
 from cstp_grpc.cli.output import Output
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    from cstp_grpc.core.audit.checkpoint_keys import TrustedKeys
-    from cstp_grpc.core.audit.checkpoints import Checkpoint
-    from cstp_grpc.core.audit.verification import VerificationReport
-    from cstp_grpc.platform.config import Settings
-    from cstp_grpc.platform.storage.database import Database
+    from cstp_grpc.cli.server_choice import ServerChoice
+    from cstp_grpc.client import CstpClient, call_steps
+    from cstp_grpc.core.audit.messages import ProofMessages
+    from cstp_grpc.gen import calls
+    from cstp_grpc.gen.cstp.v1 import audit_pb2
+else:
+    audit_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.audit_pb2")
+    call_steps = LazyModule("cstp_grpc.client.call_steps")
+    calls = LazyModule("cstp_grpc.gen.calls")
 
 NOT_WHOLE = 3
 """The exit code for a trail that is not whole."""
 NOT_PROVABLE = 4
 """The exit code for a trail without faults that no checkpoint proves to be whole yet."""
 
+TrailReader = Callable[[Any], Any]
+"""Answers a described call about the trail: a response, or an iterator over those of a stream."""
+ANSWERS: Final = {
+    "cstp.verifyAudit": "verify",
+    "cstp.exportAudit": "export",
+    "cstp.getEvidence": "give_evidence",
+    "cstp.listCheckpoints": "page_checkpoints",
+}
+"""The methods of ProofMessages that answer without a server."""
+
 key_option = click.option(
     "--public-key",
     "key_files",
     type=FILE,
     multiple=True,
-    help="A PEM file of keys that sign checkpoints. [default: the key of this configuration]",
+    help="A PEM file of keys that sign checkpoints. [default: the key of the server or this configuration]",
+)
+checkpoints_option = click.option(
+    "--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier."
 )
 
 
+def reads_trail(command: Command) -> Command:
+    """Pass a command a TrailReader and the Output: of the server that an option names, or of the database."""
+
+    @server_options
+    @json_option
+    @config_option
+    @wraps(command)
+    def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
+        with open_trail(choice, timeout) as read:
+            command(read, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
+
+    return wrapper
+
+
 @contextmanager
-def open_audit_database() -> Iterator[tuple[Settings, Database]]:
-    """Yield the settings and the database of the configuration, which must have the present tables."""
+def open_trail(choice: ServerChoice, timeout: float | None) -> Iterator[TrailReader]:
+    if is_server_chosen(choice):
+        with connected_client(choice, timeout) as client:
+            yield partial(ask_server, client)
+    else:
+        with open_database_proofs() as proofs:
+            yield lambda described: getattr(proofs, ANSWERS[described.method])(call_steps.build_request(described))
+
+
+def is_server_chosen(choice: ServerChoice) -> bool:
+    """Return whether options name a server, or a data folder that is used as one."""
+    return choice.is_made or choice.local
+
+
+def ask_server(client: CstpClient, described: Any) -> Any:
+    """Return the response or the response stream of a described call. Raises CstpError."""
+    method, request = call_steps.method_of_call(described), call_steps.build_request(described)
+    return client.watch(method, request) if method.server_streaming else client.call(method, request)
+
+
+@contextmanager
+def open_database_proofs() -> Iterator[ProofMessages]:
+    """Yield the proofs of the database of the configuration, which must have the present tables."""
     require_extra("server")
     from cstp_grpc.platform.storage.database import open_database, parse_database_url
     from cstp_grpc.platform.storage.migration import current_revision, newest_revision
+    from cstp_grpc.server.wiring.audit_proofs import build_audit_proofs
 
     settings = current_state().settings()
     with startup_errors_as_failures():
@@ -53,40 +117,37 @@ def open_audit_database() -> Iterator[tuple[Settings, Database]]:
         try:
             if current_revision(database) != newest_revision():
                 raise click.ClickException("the database is of another version; `cstp migrate` brings it to this one")
-            yield settings, database
+            # Without a signer: servers may be writing, each the only one of its chain.
+            yield build_audit_proofs(settings, database, sign=None)
         finally:
             database.close()
 
 
-def read_trusted_keys(settings: Settings, files: Sequence[Path]) -> TrustedKeys:
-    """Return the keys in files, or the configured one. Raises ConfigError and click.ClickException."""
-    from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys, parse_public_keys
-    from cstp_grpc.core.audit.checkpoints import KEY_FILE
+def read_key_files(files: Sequence[Path]) -> list[str]:
+    """Return the texts of files of keys. Raises click.ClickException."""
+    from cstp_grpc.core.audit.checkpoint_keys import parse_public_keys
 
-    if not files:
-        configured = settings.audit.signing_key_file
-        own = configured or settings.data_dir / KEY_FILE
-        # A trail without checkpoints needs no key, and a server makes its own with the first.
-        return TrustedKeys.of([SigningKeyFile.load(own).public_key] if configured or own.exists() else [])
-    keys: list[Ed25519PublicKey] = []
+    texts = []
     for file in files:
         try:
-            keys += parse_public_keys(file.read_bytes())
+            parse_public_keys(content := file.read_bytes())
+            texts.append(content.decode())
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror}") from error
         except ValueError as error:
             raise click.ClickException(f"{file}: {error}") from error
-    return TrustedKeys.of(keys)
+    return texts
 
 
-def read_checkpoint_file(file: Path | None) -> list[Checkpoint]:
+def read_checkpoint_file(file: Path | None) -> list[audit_pb2.AuditCheckpoint]:
     """Return the checkpoints in a file; none without one. Raises click.ClickException."""
     from cstp_grpc.core.audit.checkpoints import InvalidCheckpoint, parse_checkpoints
 
     if file is None:
         return []
     try:
-        return list(parse_checkpoints(file.read_text(encoding="utf-8").splitlines()))
+        found = parse_checkpoints(file.read_text(encoding="utf-8").splitlines())
+        return [audit_pb2.AuditCheckpoint(statement=each.statement, signature=each.signature) for each in found]
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     except (InvalidCheckpoint, UnicodeDecodeError) as error:
@@ -94,96 +155,87 @@ def read_checkpoint_file(file: Path | None) -> list[Checkpoint]:
 
 
 @click.command(name="verify")
-@click.option("--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier.")
+@checkpoints_option
 @key_option
-@config_option
-@with_output
-def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[Path, ...]) -> None:
+@reads_trail
+def verify_command(read: TrailReader, out: Output, checkpoint_file: Path | None, key_files: tuple[Path, ...]) -> None:
     """Verify that the audit trail is whole. Names the entries that are missing or changed.
 
-    It reads the database of the configuration while servers go on. An edited, deleted, inserted or moved entry breaks
-    the chain of hashes. Only a checkpoint that was exported earlier proves that the last entries are present. The
-    exit code is 3 if anything is wrong, and 4 if nothing proves the trail yet, as with an empty one.
+    It reads the database of the configuration while servers go on, or with --agent a server verifies its trail. An
+    edited, deleted, inserted or moved entry breaks the chain of hashes. Only a checkpoint that was exported earlier
+    proves that the last entries are present. The exit code is 3 if anything is wrong, and 4 if nothing proves the
+    trail yet, as with an empty one.
 
     \b
     Examples:
       cstp audit verify
+      cstp audit verify --agent grpc://cstp.example.com:50051
       cstp audit verify --checkpoints kept/checkpoints.jsonl --public-key kept/audit.pem --config /etc/cstp/cstp.yaml
     """
-    with open_audit_database() as (settings, database):
-        from cstp_grpc.core.audit.sql_verification import verify_trail
+    from cstp_grpc.core.audit.messages import add_findings
 
-        keys = read_trusted_keys(settings, key_files)
-        report = verify_trail(database, read_checkpoint_file(checkpoint_file), keys)
+    findings: list[audit_pb2.AuditFinding] = []
+    report = audit_pb2.AuditReport()
+    call = calls.verify_audit(public_keys=read_key_files(key_files), checkpoints=read_checkpoint_file(checkpoint_file))
+    with show_progress(out) as advance:
+        for part in read(call):
+            if part.HasField("finding"):
+                findings.append(part.finding)
+            elif part.HasField("report"):
+                report = part.report
+            else:
+                advance(part.progress)
     if out.json_wanted:
-        out.document(report_to_json(report))
+        out.document(add_findings(report, findings))
     else:
-        print_report(out, report)
+        print_report(out, report, findings)
     exit_unless_whole(report)
 
 
-def exit_unless_whole(report: VerificationReport) -> None:
+@contextmanager
+def show_progress(out: Output) -> Iterator[Callable[[audit_pb2.AuditProgress], None]]:
+    """Show how far the trail was read, on a terminal."""
+    from rich.progress import Progress
+
+    with Progress(console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda progress: bar.update(task, completed=progress.entries, total=progress.total)
+
+
+def exit_unless_whole(report: audit_pb2.AuditReport) -> None:
     """End the command with the exit code of a trail that is not whole, or not provable."""
-    if not report.is_whole:
-        click.get_current_context().exit(NOT_WHOLE if report.findings else NOT_PROVABLE)
+    if not report.whole:
+        click.get_current_context().exit(NOT_WHOLE if report.finding_count else NOT_PROVABLE)
 
 
-def report_to_json(report: VerificationReport) -> dict[str, object]:
-    """Return a report for --json."""
-    findings = [
-        {
-            "kind": finding.kind.value,
-            "message": finding.message,
-            "entry": None if finding.entry_id is None else str(finding.entry_id),
-            "chain": finding.chain_id,
-            "firstPosition": finding.first_position,
-            "lastPosition": finding.last_position,
-        }
-        for finding in report.findings
-    ]
-    return {
-        "whole": report.is_whole,
-        "provable": report.unproved is None,
-        "entries": report.entries,
-        "chains": report.chains,
-        "checkpoints": report.checkpoints,
-        "afterLastCheckpoint": report.unsigned,
-        "withoutHashes": report.unchained,
-        "withoutHashesAreSigned": report.unchained_are_signed,
-        "redacted": report.redacted,
-        "removed": report.removed,
-        "withoutHashesStillThere": report.still_unchained,
-        "findings": [{name: value for name, value in each.items() if value is not None} for each in findings],
-        "furtherFindings": report.further_findings,
-    }
-
-
-def print_report(out: Output, report: VerificationReport) -> None:
+def print_report(out: Output, report: audit_pb2.AuditReport, findings: Sequence[audit_pb2.AuditFinding]) -> None:
     """Print a report for people."""
     entries = count_noun(report.entries, "entry", "entries")
     chains = count_noun(report.chains, "chain")
     out.line(f"{entries} in {chains}, signed by {count_noun(report.checkpoints, 'checkpoint')}.")
-    if report.unsigned:
-        out.line(f"{report.unsigned} came after the last checkpoint: whether more have followed them cannot be known.")
-    if report.unchained:
-        since = "as the first checkpoint signed them" if report.unchained_are_signed else "and no checkpoint signs them"
-        out.line(f"{report.unchained} are of before entries had hashes, {since}.")
+    if report.after_last_checkpoint:
+        after = f"{report.after_last_checkpoint} came after the last checkpoint"
+        out.line(f"{after}: whether more have followed them cannot be known.")
+    if report.without_hashes:
+        signed = report.without_hashes_are_signed
+        since = "as the first checkpoint signed them" if signed else "and no checkpoint signs them"
+        out.line(f"{report.without_hashes} are of before entries had hashes, {since}.")
     if report.redacted:
         out.line(f"The content of {report.redacted} was removed; its hash is there.")
     if report.removed:
         out.line(f"{report.removed} were removed because their time was over, as signed records say.")
-    if report.still_unchained:
+    if report.without_hashes_still_there:
         out.line(
-            f"{report.still_unchained} of before entries had hashes are to be removed: nothing verifies them any more, "
-            "and a server with audit.keep_days deletes them."
+            f"{report.without_hashes_still_there} of before entries had hashes are to be removed: nothing verifies "
+            "them any more, and a server with audit.keep_days deletes them."
         )
-    for finding in report.findings:
-        out.line(f"{finding.kind.value}: {finding.message}")
-    if report.further_findings:
-        out.line(f"and {report.further_findings} more findings")
-    if report.findings:
+    for finding in findings:
+        out.line(f"{enum_word(audit_pb2.AuditFindingKind, finding.kind)}: {finding.message}")
+    if report.finding_count > len(findings):
+        out.line(f"and {report.finding_count - len(findings)} more findings")
+    if report.finding_count:
         out.line("The trail is not whole.")
-    elif report.unproved is not None:
+    elif not report.provable:
         out.line(f"The trail is not provable yet: {report.unproved}.")
     else:
         out.line("The trail is whole.")
@@ -191,27 +243,32 @@ def print_report(out: Output, report: VerificationReport) -> None:
 
 @click.command(name="checkpoints")
 @click.option("--last", is_flag=True, help="Only the newest, which contains the hash of the previous ones.")
-@config_option
-@with_output
-def checkpoints_command(out: Output, *, last: bool) -> None:
+@reads_trail
+def checkpoints_command(read: TrailReader, out: Output, *, last: bool) -> None:
     """Print signed checkpoints as JSON Lines. Keep them where the servers cannot write.
 
     \b
     Example:
       cstp audit checkpoints --last >> kept/checkpoints.jsonl
     """
-    with open_audit_database() as (_, database):
-        from cstp_grpc.core.audit.checkpoints import encode_checkpoint
-        from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
+    from cstp_grpc.core.audit.checkpoints import Checkpoint, encode_checkpoint
 
-        for checkpoint in SqlCheckpointStore(database).iter_checkpoints(only_last=last):
-            out.write_verbatim(f"{encode_checkpoint(checkpoint)}\n")
+    call, found = calls.list_checkpoints(page_size=1 if last else 1000), []
+    while True:
+        page = read(call)
+        found += page.checkpoints
+        if last or not page.next_page_token:
+            break
+        call = replace(call, values={**call.values, "page_token": page.next_page_token})
+    for each in reversed(found):
+        out.write_verbatim(f"{encode_checkpoint(Checkpoint(each.statement, each.signature))}\n")
 
 
 @click.command(name="public-key")
+@server_options
+@json_option
 @config_option
-@with_output
-def public_key_command(out: Output) -> None:
+def public_key_command(choice: ServerChoice, timeout: float | None) -> None:
     """Print the public key of checkpoints. It is in PEM; the key pair is created if it is
     missing.
 
@@ -219,14 +276,24 @@ def public_key_command(out: Output) -> None:
     Example:
       cstp audit public-key > kept/audit.pem
     """
+    out = Output(json_wanted=current_state().json_wanted)
+    if is_server_chosen(choice):
+        with connected_client(choice, timeout) as client:
+            answer = client.get_public_key()
+    else:
+        answer = read_configured_key()
+    if out.json_wanted:
+        out.message(answer)
+    else:
+        out.write_verbatim(answer.public_key)
+
+
+def read_configured_key() -> audit_pb2.GetPublicKeyResponse:
+    """Return the key of the configuration, whether or not there is a database."""
     require_extra("server")
-    from cstp_grpc.core.audit.checkpoint_keys import encode_public_key
-    from cstp_grpc.server.wiring.audit import signing_key_loader
+    from cstp_grpc.server.wiring.audit_proofs import read_public_key
 
     settings = current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = signing_key_loader(settings)()
-    if out.json_wanted:
-        out.document({"keyId": key.key_id, "publicKey": encode_public_key(key.public_key)})
-    else:
-        out.write_verbatim(encode_public_key(key.public_key))
+    key_id, public_key = read_public_key(settings)
+    return audit_pb2.GetPublicKeyResponse(key_id=key_id, public_key=public_key)

@@ -17,7 +17,10 @@ from google.protobuf.message import Message
 from cstp_grpc.contract.caller import Caller, current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.core.audit.audit_feed import AuditFeed
+from cstp_grpc.core.audit.checkpoint_keys import TrustedKeys
+from cstp_grpc.core.audit.messages import ProofMessages
 from cstp_grpc.core.audit.oversight import Oversight
+from cstp_grpc.core.audit.proofs import AuditProofs
 from cstp_grpc.core.audit.servicer import AuditService
 from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
@@ -142,6 +145,12 @@ class Served:
                 trail,
                 SqlAuditSummary(database, clock),
                 AuditFeed(trail, tokens, clock, timedelta(), limits, None, asyncio.to_thread),
+                ProofMessages(
+                    AuditProofs(database, lambda _decisions, _intents: {}, store.identity, None),
+                    lambda _texts: TrustedKeys(),
+                    lambda: ("", ""),
+                ),
+                StreamLimit("reads", 1, "here"),
                 oversight,
                 partial(list_intents, intents),
                 asyncio.to_thread,

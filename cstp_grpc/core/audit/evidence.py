@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cstp_grpc.core.audit.checkpoints import Checkpoint, parse_checkpoint
@@ -58,19 +58,29 @@ class ChainProof:
         )
 
 
-def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> list[str]:
-    """Return the faults of a document of evidence; none if all its entries are proved."""
+@dataclass(slots=True)
+class EvidenceFaults:
+    """The faults of a document, and the parts that nothing proves yet; without either, all its entries are proved."""
+
+    wrong: list[str] = field(default_factory=list)
+    unproved: list[str] = field(default_factory=list)
+
+
+def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> EvidenceFaults:
+    """Return the faults of a document of evidence."""
     if document.get("type") != EVIDENCE:
-        return ["it is not a document of evidence"]
-    faults: list[str] = []
+        return EvidenceFaults(["it is not a document of evidence"])
+    faults = EvidenceFaults()
     proved: dict[tuple[int, int], tuple[bytes, bytes]] = {}
     try:
         for proof in map(ChainProof.parse, document["proofs"]):
-            faults += walk_proof(proof, keys, proved)
+            faults.wrong += walk_proof(proof, keys, proved)
+            if proof.checkpoint is None:
+                faults.unproved.append(f"chain {proof.chain_id}: no checkpoint signs it yet")
         for entry in document["entries"]:
-            faults += find_faults_of_entry(entry, proved)
+            faults.wrong += find_faults_of_entry(entry, proved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        faults.append(f"it is not in the form of evidence: {type(error).__name__}")
+        faults.wrong.append(f"it is not in the form of evidence: {type(error).__name__}")
     return faults
 
 
@@ -83,7 +93,6 @@ def walk_proof(proof: ChainProof, keys: KeyRing, proved: dict[tuple[int, int], t
         position += 1
     name = f"chain {proof.chain_id}"
     if proof.checkpoint is None:
-        yield f"{name}: no checkpoint signs it yet"
         return
     statement = proof.checkpoint.read()
     fault = keys.find_fault(statement.key_id, proof.checkpoint.statement, proof.checkpoint.signature)
@@ -101,12 +110,12 @@ def find_faults_of_entry(
     """Yield the faults of an entry of evidence."""
     row = document_to_row(document)
     name = f"entry {row['id']}"
-    if row["chain_id"] is None:
-        yield f"{name} is of before entries had hashes, and not proved"
-        return
     if row["content_hash"] is not None and (row["action"] is not None or row["judged"] is not None):
         # Only the hash is proved, and not the content.
         yield f"{name} has a content and the hash of a removed content"
+    if row["chain_id"] is None:
+        yield f"{name} is of before entries had hashes, and not proved"
+        return
     known = proved.get((row["chain_id"], row["chain_position"]))
     if known is None:
         yield f"{name} is not in the proved part of its chain"

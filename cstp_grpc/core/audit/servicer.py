@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -12,6 +13,7 @@ from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.audit.audit_feed import AuditFeed
+from cstp_grpc.core.audit.messages import ProofMessages
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter, JudgedAction
 from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
@@ -19,8 +21,10 @@ from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.audit.summary import AuditSummary, SummaryRequest
 from cstp_grpc.core.commands.messages import invocation_fields
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, options_pb2
+from cstp_grpc.platform.blocking_stream import stream_blocking
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest
+from cstp_grpc.platform.stream_limit import StreamLimit
 
 PERMISSION = proto_values.EnumMapping(options_pb2.Permission, Permission)
 ENTRY = MessageMapper(
@@ -35,6 +39,7 @@ JUDGED = MessageMapper(
     JudgedAction, cstp_pb2.Action, given=("description", "command", "shell", "directory", "reads", "writes")
 )
 
+ResponseT = TypeVar("ResponseT")
 IntentLister: TypeAlias = Callable[[audit_pb2.ListIntentsRequest], audit_pb2.ListIntentsResponse]
 """Answers a request for announced intents."""
 
@@ -47,6 +52,8 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
         trail: SqlAuditTrail,
         summary: SqlAuditSummary,
         feed: AuditFeed,
+        proofs: ProofMessages,
+        long_reads: StreamLimit,
         oversight: Oversight,
         list_intents: IntentLister,
         run_blocking: RunBlocking,
@@ -54,6 +61,8 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
         self._trail = trail
         self._summary = summary
         self._feed = feed
+        self._proofs = proofs
+        self._long_reads = long_reads
         self._oversight = oversight
         self._list_intents = list_intents
         self._run_blocking = run_blocking
@@ -119,6 +128,41 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
             )
             async for item in watch
         )
+
+    async def VerifyAudit(  # type: ignore[override]  # as above
+        self, request: audit_pb2.VerifyAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[audit_pb2.VerifyAuditResponse, None]:
+        """Verify the trail."""
+        return self._stream(self._proofs.verify(request))
+
+    async def ExportAudit(  # type: ignore[override]  # as above
+        self, request: audit_pb2.ExportAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[audit_pb2.ExportAuditResponse, None]:
+        """Stream the entries of a period as a document."""
+        return self._stream(self._proofs.export(request))
+
+    async def GetEvidence(  # type: ignore[override]  # as above
+        self, request: audit_pb2.GetEvidenceRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[audit_pb2.GetEvidenceResponse, None]:
+        """Stream evidence about a subject."""
+        return self._stream(self._proofs.give_evidence(request))
+
+    def ListCheckpoints(
+        self, request: audit_pb2.ListCheckpointsRequest, context: grpc.ServicerContext
+    ) -> audit_pb2.ListCheckpointsResponse:
+        return self._proofs.page_checkpoints(request)
+
+    def GetPublicKey(
+        self, request: audit_pb2.GetPublicKeyRequest, context: grpc.ServicerContext
+    ) -> audit_pb2.GetPublicKeyResponse:
+        return self._proofs.public_key(request)
+
+    async def _stream(self, responses: Generator[ResponseT, None, None]) -> AsyncGenerator[ResponseT, None]:
+        """Yield responses that are made on threads."""
+        with self._long_reads.hold(current_caller.get().agent):
+            async with aclosing(stream_blocking(responses, self._run_blocking)) as parts:
+                async for part in parts:
+                    yield part
 
 
 def judged_action_message(entry: AuditEntry) -> audit_pb2.JudgedAction:

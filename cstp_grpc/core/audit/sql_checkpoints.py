@@ -14,6 +14,14 @@ from cstp_grpc.core.audit.checkpoints import Checkpoint, CheckpointStatement, Si
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_entry, stored_content_hash
 from cstp_grpc.core.audit.sql_tables import CHAIN_COLUMNS, audit_checkpoint_heads, audit_checkpoints, audit_entries
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+)
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 
 if TYPE_CHECKING:
@@ -84,15 +92,27 @@ class SqlCheckpointStore:
             unit_of_work.execute(insert(audit_checkpoint_heads), rows)
         return checkpoint
 
-    def iter_checkpoints(self, *, only_last: bool = False) -> Iterator[Checkpoint]:
-        """Yield the checkpoints in their order, or only the newest. Raises QueryFailed."""
+    def page(self, request: PageRequest) -> Page[Checkpoint]:
+        """Return checkpoints, latest first. Raises InvalidArgument for a token of another listing, and QueryFailed."""
         columns = audit_checkpoints.c
-        query = select(columns.statement, columns.signature).order_by(columns.number)
-        if only_last:
-            query = query.order_by(None).order_by(desc(columns.number)).limit(1)
+        query = select(columns.number, columns.statement, columns.signature).order_by(desc(columns.number))
+        if request.token:
+            (number,) = decode_page_token(request.token, "checkpoints", (int,))
+            query = query.where(columns.number < number)
         with self._database.read_snapshot() as unit_of_work:
-            for statement, signature in unit_of_work.execute(query.execution_options(yield_per=ENTRIES_TOGETHER)):
-                yield Checkpoint(statement, bytes(signature))
+            rows = unit_of_work.execute(query.limit(request.limit + 1)).all()
+        shown = rows[: request.limit]
+        shown = shown[: count_within_budget(shown, lambda row: estimate_message_bytes([row.statement]))]
+        items = tuple(Checkpoint(row.statement, bytes(row.signature)) for row in shown)
+        token = encode_page_token("checkpoints", (shown[-1].number,)) if len(rows) > len(shown) else ""
+        return Page(items, token)
+
+    def count_entries(self) -> int:
+        """Return about how many entries the trail has: how many ids were given. Raises QueryFailed."""
+        ids = audit_entries.c.id
+        with self._database.read_snapshot() as unit_of_work:
+            first, last = unit_of_work.execute(select(func.min(ids), func.max(ids))).one()
+        return 0 if first is None else last - max(first, 1) + 1
 
     def has_unsigned(self) -> bool:
         """Return whether entries were added since the last checkpoint. Raises QueryFailed."""

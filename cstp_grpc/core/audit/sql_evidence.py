@@ -13,13 +13,14 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.audit.checkpoints import Checkpoint
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_entry, stored_content_hash
 from cstp_grpc.core.audit.evidence import ChainProof
+from cstp_grpc.core.audit.sql_checkpoints import MIN_ID
 from cstp_grpc.core.audit.sql_tables import audit_checkpoint_heads, audit_checkpoints, audit_entries
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 ROWS_TOGETHER: Final = 2000
-MAX_EVIDENCE: Final = 100_000
-"""How many entries evidence may have: with their contents some hundred megabytes."""
+MAX_EVIDENCE: Final = 20_000
+"""How many entries evidence may have: with their contents some ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,16 @@ class SqlEvidenceReader:
 
     def iter_period(self, after: datetime | None, before: datetime | None) -> Iterator[EntryRow]:
         """Yield the entries of a period, whose instants are inclusive. Raises QueryFailed."""
-        with self._database.read_snapshot() as unit_of_work:
-            yield from select_rows(unit_of_work, *period_conditions(after, before))
+        last_id = MIN_ID
+        rows: list[EntryRow] = [{}]
+        # A transaction for some of them at a time: whoever reads an export may be slow.
+        while rows:
+            conditions = (*period_conditions(after, before), audit_entries.c.id > last_id)
+            query = select(audit_entries).where(*conditions).order_by(audit_entries.c.id).limit(ROWS_TOGETHER)
+            with self._database.read_snapshot() as unit_of_work:
+                rows = [dict(row) for row in unit_of_work.execute(query).mappings()]
+            yield from rows
+            last_id = rows[-1]["id"] if rows else last_id
 
     def read_evidence(self, scope: EvidenceScope) -> tuple[list[EntryRow], list[ChainProof]]:
         """Return the entries about something, and the proofs of their places.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -40,17 +40,20 @@ ROWS_TOGETHER: Final = 5000
 """How many rows of a result are fetched at once."""
 
 
-def verify_trail(
-    database: Database,
-    exported: Sequence[Checkpoint],
-    keys: KeyRing,
-    on_progress: Callable[[int], object] | None = None,
-) -> VerificationReport:
-    """Verify the whole trail as it is now; `exported` are checkpoints that were kept elsewhere.
-
-    `on_progress` is called with the number of entries that were verified. Raises QueryFailed.
-    """
+def verify_trail(database: Database, exported: Sequence[Checkpoint], keys: KeyRing) -> VerificationReport:
+    """Verify the whole trail as it is now; `exported` are checkpoints that were kept elsewhere. Raises QueryFailed."""
     report = VerificationReport()
+    for _ in iter_verification(database, exported, keys, report):
+        pass
+    return report
+
+
+def iter_verification(
+    database: Database, exported: Sequence[Checkpoint], keys: KeyRing, report: VerificationReport
+) -> Generator[int, None, None]:
+    """Verify the trail as `verify_trail` does, into a report; yield the number of entries that were read, again and
+    again.
+    """
     with database.with_repeatable_reads().read_snapshot() as unit_of_work:
         stored = [
             Checkpoint(statement, bytes(signature))
@@ -80,12 +83,11 @@ def verify_trail(
                 chained.add(row)
                 follows_chained = follows_chained or row["id"] > 0
             guardrails.add(row)
-            if on_progress is not None and report.entries % ROWS_TOGETHER == 0:
-                on_progress(report.entries)
+            if report.entries % ROWS_TOGETHER == 0:
+                yield report.entries
         chained.finish()
         unchained.finish()
         guardrails.compare(unit_of_work)
-    return report
 
 
 def read_chain_starts(unit_of_work: UnitOfWork) -> Iterator[tuple[int, bytes]]:

@@ -91,6 +91,8 @@ class VerificationReport:
     """Entries after the last checkpoint: that they are all there cannot be known."""
     findings: list[Finding] = field(default_factory=list)
     further_findings: int = 0
+    missing_signature: str | None = None
+    """Why entries of evidence are not signed, if they are not."""
 
     @property
     def unproved(self) -> str | None:
@@ -101,7 +103,7 @@ class VerificationReport:
             return "the removal of entries without hashes has not ended"
         if self.unchained and not self.unchained_are_signed:
             return "no checkpoint signs its entries without hashes"
-        return None
+        return self.missing_signature
 
     @property
     def is_whole(self) -> bool:

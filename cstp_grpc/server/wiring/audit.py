@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from cstp_grpc.core.audit.audit_feed import AuditFeed
 from cstp_grpc.core.audit.checkpointer import Checkpointer
-from cstp_grpc.core.audit.checkpoints import KEY_FILE
 from cstp_grpc.core.audit.model import AuditSink, NullAuditSink
 from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.audit.refused_calls import RefusalCounter, RefusalRecorder
@@ -22,18 +19,19 @@ from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc
-from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
+from cstp_grpc.platform.stream_limit import StreamLimit
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
+from cstp_grpc.server.wiring.audit_proofs import build_audit_proofs, signing_key_loader
 from cstp_grpc.server.wiring.decisions import build_watch_limits, build_watcher_measure
-
-if TYPE_CHECKING:
-    from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
-
 
 SETTLING_TIMEOUTS = 3
 """After how many write timeouts no transaction can still add an entry."""
+
+
+LONG_READS_PER_AGENT = 2
+"""Verifications, exports and evidence that an agent may have in progress. Chosen: each reads for seconds."""
 
 
 def build_audit_module(
@@ -44,7 +42,9 @@ def build_audit_module(
     Raises ConfigError if the configured signing key cannot be used.
     """
     settings = shared.settings.audit
-    checkpointer = build_checkpointer(shared) if settings.enabled and shared.deployment.resident else None
+    # Without a server, only evidence asks for a checkpoint.
+    signer = build_checkpointer(shared) if settings.enabled else None
+    checkpointer = signer if shared.deployment.resident else None
     chain = AuditChain(
         shared.database.dialect,
         is_shared=shared.database_is_shared,
@@ -58,6 +58,8 @@ def build_audit_module(
         trail,
         SqlAuditSummary(shared.database, shared.clock),
         feed,
+        build_audit_proofs(shared.settings, shared.database, None if signer is None else signer.sign),
+        StreamLimit("long reads of the audit trail", LONG_READS_PER_AGENT, "fixed"),
         Oversight(trail if settings.enabled else None, shared.clock),
         list_intents,
         shared.pools[PoolName.OTHERS].run,
@@ -98,7 +100,7 @@ def build_checkpointer(shared: SharedParts) -> Checkpointer:
     """Build the signer of checkpoints. Raises ConfigError if the configured key cannot be used."""
     settings = shared.settings.audit
     load_key = signing_key_loader(shared.settings)
-    if settings.signing_key_file is not None:
+    if settings.signing_key_file is not None and shared.deployment.resident:
         load_key()
     return Checkpointer(
         SqlCheckpointStore(shared.database), shared.writer, load_key, shared.clock, settings.checkpoint_seconds
@@ -116,18 +118,3 @@ def build_retention(shared: SharedParts, trail: SqlAuditTrail) -> AuditRetention
         content_kept=None if settings.keep_content_days is None else timedelta(days=settings.keep_content_days),
         entries_kept=None if settings.keep_days is None else timedelta(days=settings.keep_days),
     )
-
-
-def signing_key_loader(settings: Settings) -> Callable[[], SigningKeyFile]:
-    """Return a function that loads the configured signing key, or else the one in the data folder, creating it."""
-
-    def load_key() -> SigningKeyFile:
-        # Imported here: a server without entries, and every command, does without.
-        from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
-
-        configured = settings.audit.signing_key_file
-        if configured is not None:
-            return SigningKeyFile.load(configured)
-        return SigningKeyFile.load_or_create(settings.data_dir / KEY_FILE)
-
-    return load_key

@@ -11,15 +11,17 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.contract.errors import ConfigError, InvalidArgument
 from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
 from cstp_grpc.core.audit.checkpointer import Checkpointer
 from cstp_grpc.core.audit.sql_chain import AuditChain
 from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
-from tests.core.audit.kit import KEY, make_entry, verify
+from tests.core.audit.kit import KEY, add_checkpoint, make_entry, verify
+from tests.paging import walk
 from tests.waiting import wait_until
 
 NEVER = 3600.0
@@ -43,14 +45,14 @@ def test_a_checkpoint_is_signed_after_so_many_entries(database: Database, writer
     assert (report.findings, report.checkpoints, report.unsigned) == ([], 2, 0)
 
 
-@pytest.mark.contract("SqlCheckpointStore.has_unsigned", "SqlCheckpointStore.iter_checkpoints")
+@pytest.mark.contract("SqlCheckpointStore.has_unsigned", "SqlCheckpointStore.page")
 def test_without_entries_no_key_is_asked_for(database: Database, writer: GroupCommitWriter) -> None:
     def refuse() -> SigningKeyFile:
         raise AssertionError
 
     store = SqlCheckpointStore(database)
     Checkpointer(store, writer, refuse, lambda: datetime.now(UTC), NEVER).sign()
-    assert list(store.iter_checkpoints()) == []
+    assert store.page(PageRequest()).items == ()
 
 
 @pytest.mark.contract("SqlCheckpointStore.add", "SqlCheckpointStore.last_time", "SqlCheckpointStore.digest_unchained")
@@ -94,3 +96,19 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes | str | None) 
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"audit\.signing_key_file"):
         SigningKeyFile.load(path)
+
+
+@pytest.mark.contract("SqlCheckpointStore.page", "SqlCheckpointStore.count_entries")
+def test_checkpoints_are_listed_the_latest_first(database: Database, writer: GroupCommitWriter) -> None:
+    trail, store = SqlAuditTrail(database, writer), SqlCheckpointStore(database)
+    assert store.count_entries() == 0
+    for number in range(5):
+        trail.record(make_entry(number))
+        add_checkpoint(database, writer)
+
+    found = walk(store.page, [2])
+
+    assert [each.read().number for each in found] == [5, 4, 3, 2, 1]
+    assert store.count_entries() == 5
+    with pytest.raises(InvalidArgument, match="page_token"):
+        store.page(PageRequest(2, "nonsense"))

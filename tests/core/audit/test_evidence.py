@@ -22,7 +22,7 @@ from cstp_grpc.core.audit.entry_documents import (
     entry_to_document,
 )
 from cstp_grpc.core.audit.entry_hashing import stored_content_hash
-from cstp_grpc.core.audit.evidence import EVIDENCE, verify_evidence
+from cstp_grpc.core.audit.evidence import EVIDENCE, EvidenceFaults, verify_evidence
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.audit.sql_evidence import EvidenceScope, SqlEvidenceReader
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
@@ -67,12 +67,12 @@ def test_a_period_is_proved_up_to_the_next_checkpoint(
     assert [entry["request_id"] for entry in document["entries"]] == ["request-2", "request-3", "request-4"]
     (proof,) = document["proofs"]
     assert (proof["first_position"], len(proof["entries"])) == (3, ENTRIES - 2)
-    assert verify_evidence(document, TRUSTED) == []
+    assert verify_evidence(document, TRUSTED) == EvidenceFaults()
 
 
 def test_what_no_checkpoint_signs_is_not_proved(database: Database, trail: SqlAuditTrail) -> None:
-    (fault,) = verify_evidence(evidence(database, MIDDLE), TRUSTED)
-    assert fault.endswith("no checkpoint signs it yet")
+    faults = verify_evidence(evidence(database, MIDDLE), TRUSTED)
+    assert (faults.wrong, [each[-26:] for each in faults.unproved]) == ([], ["no checkpoint signs it yet"])
 
 
 def content_hash_of(document: dict[str, Any]) -> str:
@@ -110,9 +110,9 @@ def test_changed_evidence_is_found(
     document = evidence(database, MIDDLE)
     changed = copy.deepcopy(document)
     CHANGES[what](changed)
-    assert verify_evidence(changed, TRUSTED) != []
+    assert verify_evidence(changed, TRUSTED).wrong
     others = TrustedKeys.of([SigningKeyFile(Ed25519PrivateKey.generate()).public_key])
-    assert verify_evidence(document, others) != []
+    assert verify_evidence(document, others).wrong
 
 
 def test_evidence_for_a_decision_has_what_led_to_it_and_what_came_of_it(
@@ -135,7 +135,7 @@ def test_evidence_for_a_decision_has_what_led_to_it_and_what_came_of_it(
         "decision_recorded",
         "decision_reviewed",
     ]
-    assert verify_evidence(document, TRUSTED) == []
+    assert verify_evidence(document, TRUSTED) == EvidenceFaults()
 
 
 @pytest.mark.contract("SqlEvidenceReader.iter_period")

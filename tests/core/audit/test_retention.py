@@ -11,7 +11,7 @@ from sqlalchemy import insert, text, update
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.core.audit import sql_retention
 from cstp_grpc.core.audit.checkpoints import Checkpoint
-from cstp_grpc.core.audit.evidence import verify_evidence
+from cstp_grpc.core.audit.evidence import EvidenceFaults, verify_evidence
 from cstp_grpc.core.audit.model import AuditEvent, AuditFilter
 from cstp_grpc.core.audit.retention import AuditRetention
 from cstp_grpc.core.audit.segments import SegmentRemoval
@@ -71,7 +71,8 @@ def test_contents_go_and_their_hashes_stay(database: Database, writer: GroupComm
     report = verify(database)
     assert (report.findings, report.redacted) == ([], 8)
     add_checkpoint(database, writer)
-    assert verify_evidence(evidence(database, EvidenceScope(after=NOON, before=NOON + DAY)), TRUSTED) == []
+    document = evidence(database, EvidenceScope(after=NOON, before=NOON + DAY))
+    assert verify_evidence(document, TRUSTED) == EvidenceFaults()
 
 
 def test_contents_that_are_younger_stay(database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail) -> None:
