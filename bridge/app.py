@@ -76,7 +76,7 @@ def create_app(
         RPC_PATH: ("POST",),
         HEALTH_PATH: ("GET", "HEAD"),
     }
-    streams = [event_streams.DECISION_EVENTS, event_streams.INTENT_EVENTS]
+    streams = [event_streams.DECISION_EVENTS, event_streams.INTENT_EVENTS, event_streams.AUDIT_EVENTS]
     streams += [event_streams.APPROVAL_EVENTS] if settings.approvals.enabled else []
     streams += [event_streams.LIAISON_EVENTS] if settings.liaison.enabled else []
     for streamed in streams:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
@@ -23,7 +24,7 @@ from cstp_grpc.contract.errors import CstpError, FieldViolation, InvalidArgument
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "Last-Event-ID"
-FILTERS_PREFIX = "filters."
+FILTERS_PREFIXES: Final = ("filters.", "conditions.")
 Params: TypeAlias = dict[str, object]
 
 
@@ -127,10 +128,11 @@ def read_query(request: web.Request, lists: frozenset[str]) -> dict[str, Any]:
 
 def name_parameters(failure: CstpError) -> CstpError:
     """Return a failure that names invalid filters as the query does, where they are parameters of their own."""
-    if not any(each.field.startswith(FILTERS_PREFIX) for each in failure.violations):
+    if not any(each.field.startswith(FILTERS_PREFIXES) for each in failure.violations):
         return failure
     violations = [
-        FieldViolation(each.field.removeprefix(FILTERS_PREFIX), each.description) for each in failure.violations
+        FieldViolation(reduce(str.removeprefix, FILTERS_PREFIXES, each.field), each.description)
+        for each in failure.violations
     ]
     summary = "; ".join(f"{each.field}: {each.description}" for each in violations)
     return InvalidArgument(summary, metadata=failure.metadata, violations=violations)
@@ -150,6 +152,7 @@ def failure_response(failure: CstpError, request_id: str) -> web.Response:
 DECISIONS_PATH: Final = "/decisions/events"
 INTENTS_PATH: Final = "/intents/events"
 APPROVALS_PATH: Final = "/approvals/events"
+AUDIT_PATH: Final = "/audit/events"
 LIAISON_EVENTS_PATH: Final = "/liaison/events"
 LIST_EVENTS_METHOD: Final = "liaison.listEvents"
 LISTS_OF_DECISION_FILTERS: Final = frozenset({"stakes", "status", "outcome", "tags"})
@@ -195,6 +198,21 @@ def resumable_events(path: str, method: str, lists: frozenset[str], member: str)
     return StreamedMethod(path, method, read_params, lambda result: (result["resumeToken"], result.get(member)))
 
 
+async def read_audit_conditions(request: web.Request, _: Forwarder, __: Metadata) -> Params:
+    """Return the params of a watch of the audit trail: all query parameters but `after` are conditions.
+
+    Raises CstpError.
+    """
+    conditions = read_query(request, frozenset({"words", "stakes"}))
+    after = request.headers.get(LAST_EVENT_ID) or conditions.pop("after", None)
+    conditions.pop("after", None)
+    if "allowed" in conditions:
+        if conditions["allowed"] not in ("true", "false"):
+            raise InvalidArgument.field("allowed", "must be true or false")
+        conditions["allowed"] = conditions["allowed"] == "true"
+    return {"conditions": conditions, **({"after": after} if after else {})}
+
+
 async def read_liaison_params(request: web.Request, forwarder: Forwarder, metadata: Metadata) -> Params:
     """Return the params of a subscription to liaison events, always with the start sequence. Raises CstpError."""
     params: Params = read_query(request, frozenset({"types"}))
@@ -222,6 +240,12 @@ def parse_sequence(name: str, text: str) -> int:
 DECISION_EVENTS: Final = StreamedMethod(DECISIONS_PATH, "cstp.watchDecisions", read_decision_filters, decision_event)
 INTENT_EVENTS: Final = resumable_events(INTENTS_PATH, "cstp.watchIntents", frozenset({"stakes"}), "intent")
 APPROVAL_EVENTS: Final = resumable_events(APPROVALS_PATH, "cstp.watchApprovals", frozenset({"status"}), "approval")
+AUDIT_EVENTS: Final = StreamedMethod(
+    AUDIT_PATH,
+    "cstp.watchAudit",
+    read_audit_conditions,
+    lambda result: (result["resumeToken"], result.get("entry")),
+)
 LIAISON_EVENTS: Final = StreamedMethod(
     LIAISON_EVENTS_PATH,
     "liaison.watchEvents",
@@ -229,4 +253,4 @@ LIAISON_EVENTS: Final = StreamedMethod(
     lambda result: (str(result["event"]["sequence"]), result["event"]),
     sends_first_id=True,
 )
-EVENT_STREAMS: Final = (DECISION_EVENTS, INTENT_EVENTS, APPROVAL_EVENTS, LIAISON_EVENTS)
+EVENT_STREAMS: Final = (DECISION_EVENTS, INTENT_EVENTS, APPROVAL_EVENTS, AUDIT_EVENTS, LIAISON_EVENTS)

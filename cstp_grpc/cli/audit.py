@@ -9,11 +9,12 @@ import click
 from cstp_grpc.cli.audit_export import evidence_command, export_command, tail_command, verify_evidence_command
 from cstp_grpc.cli.audit_verification import checkpoints_command, public_key_command, verify_command
 from cstp_grpc.cli.command_decorators import enum_choice, instant_option
-from cstp_grpc.cli.rpc_commands import lists_items
+from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items
 from cstp_grpc.cli.short_ids import APPROVAL_ID, DECISION_ID
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.audit.model import AuditEvent
+from cstp_grpc.core.audit.summary import AuditBucketSize, AuditGrouping
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +49,10 @@ for command in (
 
 
 @audit_group.command()
+@click.option("--word", "words", multiple=True, metavar="TEXT", help="Whose action contains this; repeatable.")
+@click.option("--category", help="Whose evaluated action has exactly this category.")
+@click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Whose evaluated action has any of these.")
+@click.option("--project", help="Whose evaluated action names exactly this project.")
 @click.option("--event", type=enum_choice(AuditEvent), help="About exactly this.")
 @click.option("--by", "requesting_agent", metavar="AGENT", help="Caused by exactly this agent.")
 @click.option("--allowed/--blocked", default=None, help="With exactly this verdict.")
@@ -69,8 +74,27 @@ def search_command(console: Console, answer: audit_pb2.ListAuditEntriesResponse)
       cstp audit --event intent_announced --by emerson --json
       cstp audit --event calls_refused --error RATE_LIMITED
       cstp audit --approval apr-0f3a9b2c4d5e6f708192
+      cstp audit --word deploy --category deployment --stakes high --project shop
     """
     decision_output.print_audit_entries(console, answer.entries)
+
+
+@audit_group.command()
+@click.option("--group-by", type=enum_choice(AuditGrouping), multiple=True, help="Count by this too; repeatable.")
+@click.option("--bucket", type=enum_choice(AuditBucketSize), help="Count by hour or day, in UTC.")
+@click.option("--max-groups", type=click.IntRange(1, 100), default=20, show_default=True, help="Groups of each kind.")
+@instant_option("--after", "Then or later. [default: a day before the end]")
+@instant_option("--before", "Then or earlier. [default: now]")
+@calls_rpc("summarize_audit")
+def summarize_command(console: Console, answer: audit_pb2.SummarizeAuditResponse) -> None:
+    """Count the entries of a period, by verdict, time and group. Needs the permission admin or oversee.
+
+    \b
+    Examples:
+      cstp audit summarize --bucket hour
+      cstp audit summarize --group-by guardrail --group-by agent --after 2026-01-01 --json
+    """
+    decision_output.print_audit_summary(console, answer)
 
 
 @click.command()
@@ -83,7 +107,7 @@ def search_command(console: Console, answer: audit_pb2.ListAuditEntriesResponse)
 @click.option("--closed/--open", default=None, help="Only closed ones, or only open ones.")
 @lists_items("list_intents")
 def intents_command(console: Console, answer: audit_pb2.ListIntentsResponse) -> None:
-    """List all announced intents, latest first. Needs the permission admin.
+    """List all announced intents, latest first. Needs the permission admin, or oversee, which shows no contexts.
 
     \b
     Examples:

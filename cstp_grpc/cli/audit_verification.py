@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import (
     FILE,
     Command,
@@ -28,12 +27,14 @@ from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
+    from cstp_grpc.cli import answer_fields
     from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient, call_steps
     from cstp_grpc.core.audit.messages import ProofMessages
     from cstp_grpc.gen import calls
     from cstp_grpc.gen.cstp.v1 import audit_pb2
 else:
+    answer_fields = LazyModule("cstp_grpc.cli.answer_fields")
     audit_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.audit_pb2")
     call_steps = LazyModule("cstp_grpc.client.call_steps")
     calls = LazyModule("cstp_grpc.gen.calls")
@@ -230,7 +231,7 @@ def print_report(out: Output, report: audit_pb2.AuditReport, findings: Sequence[
             "them any more, and a server with audit.keep_days deletes them."
         )
     for finding in findings:
-        out.line(f"{enum_word(audit_pb2.AuditFindingKind, finding.kind)}: {finding.message}")
+        out.line(f"{answer_fields.enum_word(audit_pb2.AuditFindingKind, finding.kind)}: {finding.message}")
     if report.finding_count > len(findings):
         out.line(f"and {report.finding_count - len(findings)} more findings")
     if report.finding_count:

@@ -23,12 +23,16 @@ GROUPINGS: Final = ("agent", "category", "stakes", "month")
 all_agents_option = click.option(
     "--all-agents", is_flag=True, help="Decisions of every agent that you may read. [default: yours]"
 )
+oversee_option = click.option(
+    "--oversee", is_flag=True, help="Include private decisions of every agent. Needs the permission oversee."
+)
 svg_option = click.option("--svg", "svg_file", type=FILE, metavar="FILE", help="Write the plot to an SVG file too.")
 
 
 @click.command()
 @review_filter_options
 @all_agents_option
+@oversee_option
 @click.option(
     "--group-by", type=click.Choice(GROUPINGS), multiple=True, help="Also give figures for each of these; repeatable."
 )
@@ -54,6 +58,7 @@ def calibration_command(
 @click.command()
 @review_filter_options
 @all_agents_option
+@oversee_option
 @click.option("--limit", type=LIMIT, default=20, show_default=True, help="Maximum number of factors, and of groups.")
 @svg_option
 @with_client

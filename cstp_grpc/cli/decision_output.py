@@ -21,6 +21,7 @@ from cstp_grpc.cli.answer_fields import (
     rows_of,
     shorten_line,
 )
+from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
@@ -381,6 +382,19 @@ def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry])
         return format_instant(item.timestamp), entry_verdict_text(item), entry
 
     print_listing(console, found, row, "No matching entries.")
+
+
+def print_audit_summary(console: Console, answer: audit_pb2.SummarizeAuditResponse) -> None:
+    """Print how many entries there are, in all, by time and by group."""
+    table = TextTable("entries", "allowed", "blocked", "of")
+    period = f"{format_instant(answer.after)} to {format_instant(answer.before)}"
+    rows = [(answer.counts, period), *((each.counts, format_instant(each.start)) for each in answer.buckets)]
+    rows += [
+        (each.counts, f"{enum_word(audit_pb2.AuditGrouping, each.grouping)} {each.value}") for each in answer.groups
+    ]
+    for counts, name in rows:
+        table.add_row(str(counts.entries), str(counts.allowed), str(counts.blocked), Text(to_printable(name)))
+    console.print(table)
 
 
 def counted_calls_text(item: audit_pb2.AuditEntry) -> str:

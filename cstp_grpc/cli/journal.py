@@ -37,6 +37,9 @@ LINKS = ("supersedes", "depends_on", "relates_to")
 """The kinds of links, as the contract and the parameters of commands name them."""
 
 id_argument = click.argument("id", metavar="ID", type=DECISION_ID)
+oversee_option = click.option(
+    "--oversee", is_flag=True, help="Read private decisions of every agent too. Needs the permission oversee."
+)
 decision_argument = click.argument("decision_id", metavar="ID", type=DECISION_ID)
 
 
@@ -163,6 +166,7 @@ def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool)
 
 @click.command()
 @id_argument
+@oversee_option
 @calls_rpc("get_decision")
 def show_command(console: Console, answer: journal_pb2.GetDecisionResponse) -> None:
     """Show a decision. Shows all of your own, and another agent's shared one without its private parts.
@@ -176,6 +180,7 @@ def show_command(console: Console, answer: journal_pb2.GetDecisionResponse) -> N
 
 @click.command()
 @shared.filter_options
+@oversee_option
 @lists_items("list_decisions")
 def list_command(console: Console, answer: journal_pb2.ListDecisionsResponse) -> None:
     """List decisions, latest first. Lists those that you may read.
@@ -274,8 +279,9 @@ def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool
     "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number of decisions."
 )
 @shared.choice_option("--format", ["text", "mermaid", "svg"], "Output format; `--json` prints data.", "form")
+@oversee_option
 @shared.with_client
-def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
+def graph_command(client: CstpClient, out: Output, decision_id: str, form: str, **fields: Any) -> None:
     """Draw the decisions linked to a decision. Leaves out those that you may not read.
 
     \b
@@ -283,7 +289,7 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
       cstp graph dec-0f3a9b2c4d5e6f708192 --depth 3
       cstp graph dec-0f3a9b2c4d5e6f708192 --format svg > decisions.svg
     """
-    answer = client.get_decision_graph(decision_id, depth=depth, max_nodes=max_nodes)
+    answer = client.get_decision_graph(decision_id, **fields)
     out.answer(answer, lambda console, graph: console.print(graph_rendering.RENDERERS[form](graph), soft_wrap=True))
 
 

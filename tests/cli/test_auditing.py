@@ -88,3 +88,43 @@ def test_others_are_told_which_permission_they_lack(busy: Server) -> None:
     result = busy("audit", agent="reader")
     assert result.exit_code == 1
     assert "Add `admin` to the permissions of this token" in result.stderr
+
+
+def test_entries_are_found_by_words_and_by_their_actions(busy: Server) -> None:
+    def find(*conditions: str) -> list[str]:
+        return [entry["action"] for entry in busy.json("audit", "search", *conditions)["entries"]]
+
+    assert find("--word", "RENAME", "--word", "variable") == ["Rename a variable"]
+    assert find("--category", "code", "--stakes", "low") == ["Rename a variable"]
+    assert find("--project", "shop") == []
+
+
+def test_entries_are_counted(busy: Server) -> None:
+    shown = busy.ok("audit", "summarize", "--bucket", "day", "--group-by", "agent", "--group-by", "category")
+    counted = [line.split() for line in shown.splitlines()]
+
+    assert [row[:3] for row in counted[1:3]] == [["3", "2", "1"], ["3", "2", "1"]]
+    assert ["2", "1", "1", "agent", "alice"] in counted
+    assert ["1", "1", "0", "category", "code"] in counted
+
+
+def test_decisions_of_others_are_overseen(tmp_path: Path, invoke: Invoke) -> None:
+    tokens = [
+        {"name": "alice", "token": "alice-secret-token", "permissions": ["record", "query", "announce"]},
+        {"name": "bob", "token": "bob-secret-token", "permissions": ["query", "oversee"]},
+    ]
+    with running(settings(tmp_path / "overseen", auth={"tokens": tokens})) as app:
+        server = Server(app, invoke)
+        made = server.json("record", "Use a queue", "--context", "A private context")["decision"]["id"]
+        server.ok("announce", "Deploy", "--context", "A private context")
+        bobs = [
+            server.ok("list", "--oversee", agent="bob"),
+            server.ok("show", made, "--oversee", agent="bob"),
+            server.ok("graph", made, "--oversee", agent="bob"),
+            server.ok("intents", agent="bob"),
+        ]
+        assert [text for text in bobs if "private context" in text] == []
+        assert ["Use a queue" in text for text in bobs] == [True, True, True, False]
+        assert "Deploy" in bobs[-1]
+        assert "Use a queue" not in server.ok("list", agent="bob")
+        assert server.json("calibration", "--oversee", agent="bob")["leftOut"] == 0

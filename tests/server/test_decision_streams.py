@@ -239,3 +239,22 @@ def test_a_bridge_streams_intents_as_events(tmp_path: Path) -> None:
             alice.announce_intent("Paint the shed", stakes="low")
             alice.announce_intent("Deploy the shop", stakes="high")
             assert "Deploy the shop" in next(line for line in lines if line.startswith("data: "))
+
+
+def test_a_bridge_streams_audit_entries_as_events(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    with running(wanted) as app, bridging(wanted, app.target) as url, clients(app, "alice") as (alice,):
+        headers = {"Authorization": f"Bearer {TOKENS['alice']}"}
+        with httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False) as browser:
+            conditions = {"words": "deploy,shop", "allowed": "true"}
+            with browser.stream("GET", f"{url}/audit/events", params=conditions) as response:
+                lines = response.iter_lines()
+                token = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
+                alice.check_guardrails("Deploy the blog")
+                alice.check_guardrails("Deploy the shop")
+                assert "Deploy the shop" in next(line for line in lines if line.startswith("data: "))
+            with browser.stream("GET", f"{url}/audit/events", params={"after": token}) as response:
+                assert "Deploy the blog" in next(line for line in response.iter_lines() if line.startswith("data: "))
+            for name, value in (("allowed", "perhaps"), ("stakes", "some"), ("after", "nonsense")):
+                refused = browser.get(f"{url}/audit/events", params={name: value})
+                assert (refused.status_code, name in refused.text) == (400, True), refused.text

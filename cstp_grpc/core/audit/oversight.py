@@ -13,7 +13,7 @@ from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, trunca
 
 
 class Oversight:
-    """Permits and records the reads of callers with the permission `oversee`; without a sink there are none."""
+    """Permits and records the reads of callers with the permission `oversee`; without a sink it refuses all."""
 
     def __init__(self, sink: AuditSink | None, clock: Callable[[], datetime]) -> None:
         self._sink = sink

@@ -80,7 +80,8 @@ class CertificateAgentSettings(SettingsSection):
     common_name: str | None = Field(default=None, min_length=1, max_length=200)
     """The common name of its subject. If the certificate has alternative names, match those instead."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve."""
+    """The agent's permissions: query, check, announce, record, review, admin, converse, route, erase, approve,
+    oversee."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees."""
 

@@ -1089,7 +1089,7 @@ Global___WatchAuditResponse: _TypeAlias = WatchAuditResponse  # noqa: Y015
 
 @_typing.final
 class VerifyAuditRequest(_message.Message):
-    """What to verify the trail with."""
+    """Keys and checkpoints for a verification."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -243,7 +243,7 @@ class TryRulebookResponse(_message.Message):
     """Whether actions or tests were left out, because those before took more than 5 seconds."""
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookProblem]:
-        """Problems of the rulebooks, by file and line; at most 50. Without any, the other fields are set."""
+        """Problems of the rulebooks, at most 50. Without any, the other fields are set."""
 
     @_builtins.property
     def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriedAction]:

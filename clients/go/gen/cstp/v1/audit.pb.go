@@ -1671,7 +1671,7 @@ func (x *WatchAuditResponse) GetResumeToken() string {
 	return ""
 }
 
-// What to verify the trail with.
+// Keys and checkpoints for a verification.
 type VerifyAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// PEM texts of the keys that may have signed checkpoints. [default: the key of this server]

@@ -405,7 +405,7 @@ func (x *TryRulebookRequest) GetAt() *timestamppb.Timestamp {
 // Result of trying rulebooks.
 type TryRulebookResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Problems of the rulebooks, by file and line; at most 50. Without any, the other fields are set.
+	// Problems of the rulebooks, at most 50. Without any, the other fields are set.
 	Problems []*RulebookProblem `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
 	// How many problems there are.
 	ProblemCount int32 `protobuf:"varint,2,opt,name=problem_count,json=problemCount,proto3" json:"problem_count,omitempty"`
