@@ -267,7 +267,7 @@ class MatrixSnapshot:
         return scores if len(rows) == self.size else scores[rows]
 
     def best_of(self, rows: row_vectors.Rows, query: Vector) -> Similarities:
-        """Return what `similarities` does by reading the passages of these rows alone."""
+        """Return the same as `similarities`, from the passages of these rows alone."""
         numbers, firsts = self.passage_numbers(rows)
         products = self.passages.vectors.products_of(numbers, query)
         return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
