@@ -119,7 +119,7 @@ def open_database_proofs() -> Iterator[ProofMessages]:
             if current_revision(database) != newest_revision():
                 raise click.ClickException("the database is of another version; `cstp migrate` brings it to this one")
             # Without a signer: servers may be writing, each the only one of its chain.
-            yield build_audit_proofs(settings, database, sign=None)
+            yield build_audit_proofs(settings, database)
         finally:
             database.close()
 

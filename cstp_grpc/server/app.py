@@ -43,7 +43,7 @@ from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build
 from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.server.status.server_status import ServerStatusReader
 from cstp_grpc.server.telemetry_parts import NO_TELEMETRY, Telemetry, build_telemetry
-from cstp_grpc.server.wiring.audit import build_audit_module
+from cstp_grpc.server.wiring.audit import build_audit_module, build_audit_trail
 from cstp_grpc.server.wiring.calibration import build_calibration_module
 from cstp_grpc.server.wiring.decisions import build_decisions_module, build_read_policy
 from cstp_grpc.server.wiring.embedding import build_configured_embedder, build_lazy_embedder
@@ -299,9 +299,9 @@ def build_modules(
 ) -> Sequence[Module]:
     """Build the modules that the settings do not leave out, in the order in which they start."""
     settings, rules, intent_store = shared.settings, inputs.rules.in_force, SqlIntentStore(shared.database)
-    audit, sink = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
-    shared = replace(shared, sink=telemetry.observe_audit(sink))
-    modules = [audit]
+    audit = build_audit_trail(shared, inputs.refusals)
+    shared = replace(shared, sink=telemetry.observe_audit(audit.sink))
+    modules = [audit.module]
     if inputs.webhooks:
         from cstp_grpc.server.wiring.notifications import build_notifications_module
 
@@ -309,6 +309,7 @@ def build_modules(
         notifications, sink = build_notifications_module(shared, inputs.webhooks, is_permitted_ip)
         shared = replace(shared, sink=sink)
         modules.append(notifications)
+    modules.append(build_audit_module(shared, audit, partial(list_intents, intent_store)))
     outbox = code = gate = None
     if inputs.callback_urls is not None:
         from cstp_grpc.server.wiring.callbacks import build_callbacks_module

@@ -71,6 +71,7 @@ class AuditProofs:
     """Proves the trail in a database to callers. All generators raise QueryFailed.
 
     `sign` makes a checkpoint, if entries were added since the last one; None where no checkpoint can be made.
+    `on_findings` is called with a report that has findings.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class AuditProofs:
         read_subjects: SubjectReader,
         identify_journal: Callable[[], str],
         sign: Callable[[], object] | None,
+        on_findings: Callable[[VerificationReport], object] = lambda _: None,
     ) -> None:
         self._database = database
         self._checkpoints = SqlCheckpointStore(database)
@@ -86,6 +88,7 @@ class AuditProofs:
         self._read_subjects = read_subjects
         self._identify_journal = identify_journal
         self._sign = sign
+        self._on_findings = on_findings
 
     def page_checkpoints(self, request: PageRequest) -> Page[Checkpoint]:
         """Return checkpoints, latest first. Raises InvalidArgument for a token of another listing."""
@@ -135,6 +138,8 @@ class AuditProofs:
         total = self._checkpoints.count_entries()
         for count in iter_verification(self._database, basis.exported, basis.keys, report):
             yield AuditProgress(count, max(total, count))
+        if report.findings:
+            self._on_findings(report)
 
     def _describe_entries(self, scope: EvidenceScope, rows: Sequence[EntryRow]) -> dict[str, Any]:
         entries = [entry_documents.entry_to_document(row) for row in rows]

@@ -13,6 +13,7 @@ from cstp_grpc.core.audit.checkpoints import KEY_FILE
 from cstp_grpc.core.audit.entry_hashing import format_instant
 from cstp_grpc.core.audit.messages import ProofMessages
 from cstp_grpc.core.audit.proofs import AuditProofs
+from cstp_grpc.core.audit.verification import VerificationReport
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
@@ -28,13 +29,19 @@ if TYPE_CHECKING:
 MAX_REVIEWS = 1000
 
 
-def build_audit_proofs(settings: Settings, database: Database, sign: Callable[[], object] | None) -> ProofMessages:
+def build_audit_proofs(
+    settings: Settings,
+    database: Database,
+    sign: Callable[[], object] | None = None,
+    on_findings: Callable[[VerificationReport], object] = lambda _: None,
+) -> ProofMessages:
     """Build the proofs of the trail in a database; `sign` makes a checkpoint, None where none can be made."""
     proofs = AuditProofs(
         database,
         partial(read_subjects, database),
         lambda: SqlDecisionStore(database, SHARE_WITH_ALL).identity(),
         sign,
+        on_findings,
     )
     return ProofMessages(proofs, partial(read_trusted_keys, settings), partial(read_public_key, settings))
 

@@ -68,6 +68,8 @@ def test_the_trail_is_verified_with_given_checkpoints_and_keys(client: CstpClien
     *findings, answer = client.verify_audit(checkpoints=[forged], resume=False)
     assert [each.finding.kind for each in findings] == 2 * [audit_pb2.AUDIT_FINDING_KIND_CHECKPOINT]
     assert (answer.report.whole, answer.report.finding_count) == (False, 2)
+    (failed,) = client.list_audit_entries(event="verification_failed")
+    assert (failed.requesting_agent, failed.count, failed.action) == ("alice", 2, findings[0].finding.message)
 
 
 @pytest.mark.parametrize(
