@@ -17,6 +17,7 @@ from cstp_grpc.common.measures import Measure, read_value
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.core.audit.model import NullAuditSink
 from cstp_grpc.core.audit.refused_calls import RefusalCounter
+from cstp_grpc.core.audit.servicer import IntentLister
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.core.intents.model import NoProjects
@@ -299,17 +300,9 @@ def build_modules(
 ) -> Sequence[Module]:
     """Build the modules that the settings do not leave out, in the order in which they start."""
     settings, rules, intent_store = shared.settings, inputs.rules.in_force, SqlIntentStore(shared.database)
-    audit = build_audit_trail(shared, inputs.refusals)
-    shared = replace(shared, sink=telemetry.observe_audit(audit.sink))
-    modules = [audit.module]
-    if inputs.webhooks:
-        from cstp_grpc.server.wiring.notifications import build_notifications_module
-
-        # Before the other modules, whose entries cause notices.
-        notifications, sink = build_notifications_module(shared, inputs.webhooks, is_permitted_ip)
-        shared = replace(shared, sink=sink)
-        modules.append(notifications)
-    modules.append(build_audit_module(shared, audit, partial(list_intents, intent_store)))
+    shared, modules = build_audit_modules(
+        shared, inputs, partial(list_intents, intent_store), is_permitted_ip, telemetry
+    )
     outbox = code = gate = None
     if inputs.callback_urls is not None:
         from cstp_grpc.server.wiring.callbacks import build_callbacks_module
@@ -344,6 +337,27 @@ def build_modules(
         *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
         build_status_module(shared, status, inputs.peers),
     ]
+
+
+def build_audit_modules(
+    shared: SharedParts,
+    inputs: ServerInputs,
+    list_announced: IntentLister,
+    is_permitted_ip: Callable[[str], bool],
+    telemetry: Telemetry,
+) -> tuple[SharedParts, list[Module]]:
+    """Build the audit trail and the notices of its entries; return the parts of the other modules, with its sink."""
+    audit = build_audit_trail(shared, inputs.refusals)
+    shared = replace(shared, sink=telemetry.observe_audit(audit.sink))
+    modules = [audit.module]
+    if inputs.webhooks:
+        from cstp_grpc.server.wiring.notifications import build_notifications_module
+
+        # Before the other modules, whose entries cause notices.
+        notifications, sink = build_notifications_module(shared, inputs.webhooks, is_permitted_ip)
+        shared = replace(shared, sink=sink)
+        modules.append(notifications)
+    return shared, [*modules, build_audit_module(shared, audit, list_announced)]
 
 
 def build_protocol_module(
