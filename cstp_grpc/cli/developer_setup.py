@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 TOKEN_BYTES = 32
 """256 bits of randomness, the default of `secrets`."""
 EXAMPLES_FILE = Path(__file__).with_name("examples") / "decisions.yaml"
+ACTIVITY_FILE = EXAMPLES_FILE.with_name("activity.yaml")
+EXAMPLE_SOURCE = f"examples/{EXAMPLES_FILE.name}#"
+"""The beginning of the sources of imported examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +168,25 @@ def read_examples() -> Iterator[ImportRecord]:
 
 def stable_source(source: str) -> str:
     """Return the source of an example without the installation's folder."""
-    return f"examples/{EXAMPLES_FILE.name}#{source.rpartition('#')[2]}"
+    return f"{EXAMPLE_SOURCE}{source.rpartition('#')[2]}"
+
+
+def is_new_journal(settings: Settings) -> bool:
+    """Return whether a server would create its journal: a SQLite file that does not exist."""
+    path = settings.storage_url.removeprefix("sqlite:///")
+    return path != settings.storage_url and not Path(path).exists()
+
+
+def read_activity() -> dict[str, Any]:
+    """Return the activity of the example agents, as the file describes it."""
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(ACTIVITY_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def example_agents() -> list[str]:
+    """Return the agents of the activity, the approver last."""
+    activity = read_activity()
+    done = [*activity["decisions"], *activity["routine"], *activity["moments"]]
+    return [*sorted({each["by"] for each in done}), activity["approver"]]

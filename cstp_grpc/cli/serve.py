@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -61,6 +62,15 @@ EXAMPLE_QUERY = json.dumps(
     help="Make a token for yourself, serve all local pillars with it and import example decisions, all in data_dir; "
     "notify programs on this machine of A2A tasks.",
 )
+@click.option(
+    "--examples",
+    type=click.Choice(["all", "decisions", "none"]),
+    default="all",
+    show_default=True,
+    envvar="CSTP_EXAMPLES",
+    show_envvar=True,
+    help="Examples for a new journal of --dev: decisions, and with `all` a week of example agents.",
+)
 @click.option("--bridge/--no-bridge", default=True, help="Run the HTTP bridge too, or not.")
 @click.option(
     "--workers",
@@ -68,7 +78,7 @@ EXAMPLE_QUERY = json.dumps(
     help="Processes that serve on one port; `auto` means one per core. [default: serve.workers]",
 )
 @click.option("--insecure", is_flag=True, help="Serve other machines without TLS. [default: serve.insecure]")
-def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) -> None:
+def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, insecure: bool) -> None:
     """Run the gRPC server and the HTTP bridge. Ctrl-C or SIGTERM stops them; a closed terminal does not.
 
     \b
@@ -102,8 +112,12 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
+        # Only once, so that examples that were erased do not come back.
+        is_new = dev and developer_setup.is_new_journal(settings)
+        if is_new and examples == "all":
+            replay_examples(settings)
         with ServerStack(settings, current_state().config_path, bridge=bridge, private=dev) as stack:
-            announced = StartupMessages(out, settings, token, dev=dev)
+            announced = StartupMessages(out, settings, token, examples if is_new else "none", dev=dev)
             announced.print_ready(stack)
             # What is loaded by now lives as long as the process, so that collections of garbage need not look at it.
             freeze_loaded_objects()
@@ -117,6 +131,14 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
     # The server stopped in order; a terminal that is gone, so that this cannot be printed, is no failure.
     with suppress(click.ClickException):
         out.line("Stopped.")
+
+
+def replay_examples(settings: Settings) -> None:
+    """Replay the activity of the example agents into a new journal."""
+    # Imported here: it loads the server, which a supervisor of workers does not need.
+    from cstp_grpc.cli import example_activity
+
+    example_activity.replay_activity(settings, datetime.now(UTC))
 
 
 def with_workers(settings: Settings, workers: str) -> Settings:
@@ -137,6 +159,8 @@ class StartupMessages:
     out: Output
     settings: Settings
     token: DeveloperToken | None
+    examples: str
+    """The examples of a new journal, as --examples names them; `none` if it is not new."""
     dev: bool
 
     def print_ready(self, stack: ServerStack) -> None:
@@ -163,6 +187,8 @@ class StartupMessages:
         trial = '; try: cstp check --command "rm -rf /"' if reads_commands else ""
         self.out.line(f"  rules     {rules.source}{trial}")
         examples = f", with {imported} example decisions" if imported else ""
+        if self.examples == "all":
+            examples += " and a week of example agents (`cstp erase --examples` removes them)"
         self.out.line(f"  data      {self.settings.data_dir}{examples}")
         if self.token:
             kept = f"{self.token.text} (kept in {self.token.path}, not shown again)"
@@ -185,9 +211,10 @@ class StartupMessages:
         self._write_agents(stack)
         from cstp_grpc.client import CstpClient
 
+        if self.examples == "none":
+            return 0
         with CstpClient(stack.server.private_target, self.token.text if self.token else None) as client:
-            empty = next(client.list_decisions(page_size=1), None) is None
-            return developer_setup.import_examples(client) if empty else 0
+            return developer_setup.import_examples(client)
 
     def _write_agents(self, stack: ServerStack) -> None:
         token = self.token.text if self.token else None

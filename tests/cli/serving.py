@@ -30,6 +30,8 @@ ENVIRONMENT = {
     "CSTP_INDEX__MODE": "off",
     # Loads sooner than all packs, at each of many starts.
     "CSTP_CSTP__GUARDRAILS__PRESET": "default",
+    # Without the week of the example agents, which takes seconds to replay.
+    "CSTP_EXAMPLES": "decisions",
 }
 PROGRAM = (sys.executable, "-m", "cstp_grpc")
 READY = "Ctrl-C stops everything."

@@ -48,14 +48,19 @@ server runs, the wait only delays the error."""
 class LocalIdentity:
     """Admits every call as one agent with every permission: access to the folder already allows changing its files."""
 
-    def __init__(self, agent: str, tenant: str) -> None:
-        self._agent = agent
-        self._tenant = tenant
+    def __init__(self, agent: str, settings: Settings) -> None:
+        self._settings = settings
+        self.change(agent)
+
+    def change(self, agent: str) -> None:
+        """Admit the following calls as another agent."""
+        self._caller = Caller(agent, agent, frozenset(Permission), tenant=tenant_of_agent(self._settings, agent))
 
     def __call__(self, call: InboundCall) -> None:
         """Set the current caller for the rest of the call's task."""
-        call.agent = self._agent
-        current_caller.set(Caller(self._agent, self._agent, frozenset(Permission), call.request_id, self._tenant))
+        caller = self._caller
+        call.agent = caller.agent
+        current_caller.set(replace(caller, request_id=call.request_id))
 
 
 class ForeignCommitCheck:
@@ -106,7 +111,8 @@ class LocalAgent:
         self._closed = False
         self._max_bytes = settings.grpc.max_message_bytes
         with ExitStack() as opened:
-            shared, modules, policy = open_modules(opened, settings, agent, clock)
+            self._identity = LocalIdentity(agent, settings)
+            shared, modules, policy = open_modules(opened, settings, self._identity, clock)
             servicers = [servicer for module in modules for servicer in module.servicers]
             self._handlers = CallHandlers(servicers, policy, shared.pools, OpenStreams())
             # Before the database is closed, which running work uses.
@@ -117,6 +123,10 @@ class LocalAgent:
             for begin_stop in (begin_stop for module in modules for begin_stop in module.begin_stop):
                 opened.callback(begin_stop)
             self._opened = opened.pop_all()
+
+    def act_as(self, agent: str) -> None:
+        """Make the following calls as another agent."""
+        self._identity.change(agent)
 
     def start_call(self, method: RpcMethod, requests: Iterable[Message], timeout: float) -> Future[Message]:
         """Start a call with one response within `timeout` seconds, and return its future.
@@ -189,9 +199,9 @@ class LocalAgent:
 
 
 def open_modules(
-    opened: ExitStack, settings: Settings, agent: str, clock: Callable[[], datetime]
+    opened: ExitStack, settings: Settings, identity: LocalIdentity, clock: Callable[[], datetime]
 ) -> tuple[SharedParts, Sequence[Module], CallPolicy]:
-    """Open the folder and build the modules on it, and the policy of calls by an agent; `opened` closes them.
+    """Open the folder and build the modules on it, and the policy of calls by `identity`; `opened` closes them.
 
     Raises as LocalAgent does.
     """
@@ -210,5 +220,4 @@ def open_modules(
         # None is started, since the process may end after one call. Stopping stores their data, such as the counts of
         # refused calls.
         opened.callback(part.stop)
-    identity = LocalIdentity(agent, tenant_of_agent(settings, agent))
     return shared, modules, replace(inputs.policy, admission=[refuse_expired, identity, check])
