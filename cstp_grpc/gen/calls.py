@@ -177,6 +177,7 @@ def watch_intents(
     stakes: Sequence[str] = (),
     project: str | None = None,
     after: str | None = None,
+    oversee: bool = False,
 ) -> WatchCall[intents_pb2.WatchIntentsResponse]:
     """Describe watchIntents of cstp.v1.IntentService."""
     return WatchCall(
@@ -187,6 +188,7 @@ def watch_intents(
             "stakes": stakes,
             "project": project,
             "after": after,
+            "oversee": oversee,
         },
         "",
         "resume_token",
@@ -854,9 +856,15 @@ def watch_decisions(
     *,
     filters: types_pb2.DecisionFilters | Fields | None = None,
     after: str | None = None,
+    oversee: bool = False,
 ) -> WatchCall[journal_pb2.WatchDecisionsResponse]:
     """Describe watchDecisions of cstp.v1.JournalService."""
-    return WatchCall("cstp.watchDecisions", {"filters": filters, "after": after}, "", "journal_revision")
+    return WatchCall(
+        "cstp.watchDecisions",
+        {"filters": filters, "after": after, "oversee": oversee},
+        "",
+        "journal_revision",
+    )
 
 
 def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:

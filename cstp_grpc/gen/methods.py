@@ -300,6 +300,7 @@ class Cstp:
         stakes: Sequence[str] = (),
         project: str | None = None,
         after: str | None = None,
+        oversee: bool = False,
         resume: bool = True,
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
@@ -320,11 +321,20 @@ class Cstp:
             stakes: With any of these stakes. One of low, medium, high, critical.
             project: About exactly this project.
             after: Resume token of a response; the watch continues after it. [default: now]
+            oversee: True follows those of every agent, private ones too, without contexts and metadata. It needs the
+                permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
         """
-        call = calls.watch_intents(agent=agent, category=category, stakes=stakes, project=project, after=after)
+        call = calls.watch_intents(
+            agent=agent,
+            category=category,
+            stakes=stakes,
+            project=project,
+            after=after,
+            oversee=oversee,
+        )
         return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
 
     def announce_intent(
@@ -1490,6 +1500,7 @@ class Cstp:
         *,
         filters: types_pb2.DecisionFilters | Fields | None = None,
         after: str | None = None,
+        oversee: bool = False,
         resume: bool = True,
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
@@ -1507,11 +1518,13 @@ class Cstp:
         Args:
             filters: Conditions that changed decisions must meet. Deletions are told whatever they are.
             after: The `journalRevision` of a response; the watch begins after it. [default: now]
+            oversee: True follows those of every agent, private ones too, without contexts and texts of reasons. It
+                needs the permission `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
         """
-        call = calls.watch_decisions(filters=filters, after=after)
+        call = calls.watch_decisions(filters=filters, after=after, oversee=oversee)
         return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
 
     def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:

@@ -13,7 +13,7 @@ import pytest
 
 from cstp_grpc.client import CstpClient, decision_filters
 from cstp_grpc.contract.enums import Visibility
-from cstp_grpc.contract.errors import InvalidArgument, RateLimited, Unavailable
+from cstp_grpc.contract.errors import InvalidArgument, PermissionDenied, RateLimited, Unavailable
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from tests.bench.connections import DATA, EMPTY_MESSAGE, END_STREAM, FIRST_WINDOW, beginning_of_call, frame
@@ -258,3 +258,27 @@ def test_a_bridge_streams_audit_entries_as_events(tmp_path: Path) -> None:
             for name, value in (("allowed", "perhaps"), ("stakes", "some"), ("after", "nonsense")):
                 refused = browser.get(f"{url}/audit/events", params={name: value})
                 assert (refused.status_code, name in refused.text) == (400, True), refused.text
+
+
+def test_private_changes_are_watched_with_the_permission_oversee(tmp_path: Path) -> None:
+    tokens = [
+        {"name": "alice", "token": TOKENS["alice"], "permissions": ["record", "announce", "query", "admin"]},
+        {"name": "bob", "token": TOKENS["bob"], "permissions": ["query", "oversee"]},
+    ]
+    with (
+        running(settings(tmp_path, auth={"tokens": tokens})) as app,
+        clients(app, "alice", "bob") as (alice, bob),
+        closing(bob.watch_decisions(resume=False, timeout=TIMEOUT, oversee=True)) as decisions,
+        closing(bob.watch_intents(resume=False, timeout=TIMEOUT, oversee=True)) as intents,
+    ):
+        assert not next(decisions).HasField("decision")
+        assert not next(intents).HasField("intent")
+        alice.record_decision("Use a queue", context="A private context")
+        alice.announce_intent("Deploy the shop", context="A private context")
+        seen = next(decisions).decision
+        assert (seen.agent, seen.title, seen.context) == ("alice", "Use a queue", "")
+        assert next(intents).intent.intent == "Deploy the shop"
+        overseen = alice.list_audit_entries(event="records_overseen")
+        assert {entry.action for entry in overseen} == {"cstp.watchDecisions", "cstp.watchIntents"}
+        with closing(alice.watch_intents(resume=False, oversee=True)) as watch, pytest.raises(PermissionDenied):
+            next(watch)

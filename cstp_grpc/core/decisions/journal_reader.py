@@ -296,18 +296,21 @@ class JournalFeed(ChangeFeed[JournalChange, DecisionConditions]):
     def _newest_position(self) -> int:
         return self._store.newest_revision()
 
-    def watch(self, caller: str, filters: DecisionFilter, after: str | None) -> DecisionSubscription:
+    def watch(
+        self, caller: str, filters: DecisionFilter, after: str | None, reader: str | None = None
+    ) -> DecisionSubscription:
         """Subscribe an agent to the changes after the revision of a token, or to those from now on.
 
-        Raises InvalidArgument for a token that the journal has not given out, RateLimited if no more subscriptions are
-        allowed, Unavailable if the server stops, and QueryFailed if the database fails.
+        It reads by the name `reader`, its own unless given. Raises InvalidArgument for a token that the journal has not
+        given out, RateLimited if no more subscriptions are allowed, Unavailable if the server stops, and QueryFailed if
+        the database fails.
         """
         newest = self._store.newest_revision()
         start = newest if after is None else self._tokens.read(after, "after")
         # An empty journal has no revision, and gives out the token of 0.
         if start > max(newest, 0):
             raise future_token_error("after")
-        subscription = self._open(caller, caller, DecisionConditions(caller, filters), start)
+        subscription = self._open(caller, caller, DecisionConditions(reader or caller, filters), start)
         subscription.ready.append(JournalChange(start))
         return subscription
 

@@ -262,7 +262,8 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, request: journal_pb2.WatchDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[journal_pb2.WatchDecisionsResponse, None]:
         filters, after = messages.FILTER.decode(request.filters), proto_values.optional_field(request, "after")
-        watch = await self._run_blocking(self._feed.watch, current_caller.get().agent, filters, after)
+        reader = await self._run_blocking(self._reader, request.oversee, "cstp.watchDecisions", request.filters.agent)
+        watch = await self._run_blocking(self._feed.watch, current_caller.get().agent, filters, after, reader)
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
         return (messages.CHANGE.encode(change, journal_revision=self._feed.token_of(change)) async for change in watch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
@@ -57,15 +58,17 @@ class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
     ) -> IntentSubscription:
         """Subscribe an agent to the intents after the position of a token, or to those from now on.
 
-        `reader` reads shared intents of others. Raises InvalidArgument for a token of another journal, RateLimited if
-        no more subscriptions are allowed, Unavailable if the server stops, and QueryFailed if the database fails.
+        `reader` reads shared intents of others, or as OVERSEER those of all. Raises InvalidArgument for a token of
+        another journal, RateLimited if no more subscriptions are allowed, Unavailable if the server stops, and
+        QueryFailed if the database fails.
         """
-        conditions = IntentConditions(caller, reader, filters, project)
+        seen_by = OVERSEER if reader == OVERSEER else caller
+        conditions = IntentConditions(seen_by, reader, filters, project)
         start = self._store.settled_number() if after is None else self._read_token(after)
         subscription = self._open(caller, caller, conditions, start)
         if after is None:
             # Announcements before the watch, behind one that is not committed yet, are not reported.
-            newer = self._store.announced(caller, filters, start, None)
+            newer = self._store.announced(seen_by, filters, start, None)
             conditions.returned.update(item.number for item in newer)
         subscription.ready.append(WatchedAnnouncement(None, start))
         return subscription

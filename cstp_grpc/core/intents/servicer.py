@@ -13,6 +13,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Visibility
+from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.commands.messages import parse_invocation_fields
 from cstp_grpc.core.decisions.messages import SIMILAR_DECISION
 from cstp_grpc.core.decisions.model import Decision
@@ -123,8 +124,9 @@ class CstpService:
 class IntentService(intents_pb2_grpc.IntentServiceServicer):
     """Serves cstp.v1.IntentService."""
 
-    def __init__(self, closer: IntentCloser, feed: IntentFeed, run_blocking: RunBlocking) -> None:
+    def __init__(self, closer: IntentCloser, feed: IntentFeed, oversight: Oversight, run_blocking: RunBlocking) -> None:
         self._closer = closer
+        self._oversight = oversight
         self._feed = feed
         self._run_blocking = run_blocking
 
@@ -132,11 +134,14 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
         self, request: intents_pb2.WatchIntentsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[intents_pb2.WatchIntentsResponse, None]:
         """Stream announced intents."""
-        caller = current_caller.get()
+        caller, reader = current_caller.get(), current_caller.get().reader
+        if request.oversee:
+            oversee = self._oversight.choose_reader
+            reader = await self._run_blocking(oversee, caller, "cstp.watchIntents", request.agent)
         watch = await self._run_blocking(
             self._feed.watch,
             caller.agent,
-            caller.reader,
+            reader,
             WATCH_FILTER.decode(request),
             proto_values.optional_field(request, "project"),
             proto_values.optional_field(request, "after"),

@@ -32,12 +32,14 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    true,
     tuple_,
     update,
 )
 from sqlalchemy.dialects import sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.intents.model import (
     AnnouncedIntent,
@@ -294,7 +296,8 @@ class SqlIntentStore:
             newer.c.correlation_id == table.correlation_id,
             newer.c.revision > table.revision,
         )
-        readable = or_(table.agent == caller, and_(table.visibility == Visibility.SHARED.value, ~replaced))
+        shared = true() if caller == OVERSEER else table.visibility == Visibility.SHARED.value
+        readable = or_(table.agent == caller, and_(shared, ~replaced))
         query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()

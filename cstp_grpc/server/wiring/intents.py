@@ -33,7 +33,7 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import Module, SharedParts
-from cstp_grpc.server.wiring.decisions import DecisionParts, build_watch_limits, build_watcher_measure
+from cstp_grpc.server.wiring.decisions import DecisionParts, build_oversight, build_watch_limits, build_watcher_measure
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def build_intent_service_module(
     closer = IntentCloser(intents, recent, decisions.journal, shared.sink, shared.writer, shared.clock, pool)
     limits = build_watch_limits(storage)
     feed = IntentFeed(intents, shared.read_policy, decisions.tokens, limits, storage.refresh_seconds, pool.run)
-    service = IntentService(closer, feed, pool.run)
+    service = IntentService(closer, feed, build_oversight(shared), pool.run)
     # Each server removes what is old, from memory and from the database.
     retention = ExpiryTask(
         "intent-retention",

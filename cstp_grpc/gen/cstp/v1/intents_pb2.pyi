@@ -248,6 +248,7 @@ class WatchIntentsRequest(_message.Message):
     STAKES_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """Announced by exactly this agent."""
     category: _builtins.str
@@ -256,6 +257,10 @@ class WatchIntentsRequest(_message.Message):
     """About exactly this project."""
     after: _builtins.str
     """Resume token of a response; the watch continues after it. [default: now]"""
+    oversee: _builtins.bool
+    """True follows those of every agent, private ones too, without contexts and metadata. It needs the permission
+    `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     @_builtins.property
     def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
         """With any of these stakes."""
@@ -268,10 +273,11 @@ class WatchIntentsRequest(_message.Message):
         stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
         project: _builtins.str | None = ...,
         after: _builtins.str | None = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_agent", b"_agent", "_category", b"_category", "_project", b"_project", "after", b"after", "agent", b"agent", "category", b"category", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_agent", b"_agent", "_category", b"_category", "_project", b"_project", "after", b"after", "agent", b"agent", "category", b"category", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_agent", b"_agent", "_category", b"_category", "_project", b"_project", "after", b"after", "agent", b"agent", "category", b"category", "oversee", b"oversee", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

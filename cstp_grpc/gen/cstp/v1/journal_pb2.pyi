@@ -1357,8 +1357,13 @@ class WatchDecisionsRequest(_message.Message):
 
     FILTERS_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
     after: _builtins.str
     """The `journalRevision` of a response; the watch begins after it. [default: now]"""
+    oversee: _builtins.bool
+    """True follows those of every agent, private ones too, without contexts and texts of reasons. It needs the permission
+    `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that changed decisions must meet. Deletions are told whatever they are."""
@@ -1368,10 +1373,11 @@ class WatchDecisionsRequest(_message.Message):
         *,
         filters: _types_pb2.DecisionFilters | None = ...,
         after: _builtins.str | None = ...,
+        oversee: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "filters", b"filters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "filters", b"filters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "filters", b"filters", "oversee", b"oversee"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

@@ -403,7 +403,10 @@ type WatchIntentsRequest struct {
 	// About exactly this project.
 	Project *string `protobuf:"bytes,4,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	// Resume token of a response; the watch continues after it. [default: now]
-	After         *string `protobuf:"bytes,5,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	After *string `protobuf:"bytes,5,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	// True follows those of every agent, private ones too, without contexts and metadata. It needs the permission
+	// `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,6,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +474,13 @@ func (x *WatchIntentsRequest) GetAfter() string {
 		return *x.After
 	}
 	return ""
+}
+
+func (x *WatchIntentsRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // An announced intent, or where the watch begins.
@@ -711,13 +721,14 @@ const file_cstp_v1_intents_proto_rawDesc = "" +
 	"\x13CloseIntentResponse\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\tR\rcorrelationId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x05R\brevision\x120\n" +
-	"\aclosing\x18\x03 \x01(\v2\x16.cstp.v1.IntentClosingR\aclosing\"\xe1\x01\n" +
+	"\aclosing\x18\x03 \x01(\v2\x16.cstp.v1.IntentClosingR\aclosing\"\xfb\x01\n" +
 	"\x13WatchIntentsRequest\x12\x19\n" +
 	"\x05agent\x18\x01 \x01(\tH\x00R\x05agent\x88\x01\x01\x12\x1f\n" +
 	"\bcategory\x18\x02 \x01(\tH\x01R\bcategory\x88\x01\x01\x12'\n" +
 	"\x06stakes\x18\x03 \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12\x1d\n" +
 	"\aproject\x18\x04 \x01(\tH\x02R\aproject\x88\x01\x01\x12\x19\n" +
-	"\x05after\x18\x05 \x01(\tH\x03R\x05after\x88\x01\x01B\b\n" +
+	"\x05after\x18\x05 \x01(\tH\x03R\x05after\x88\x01\x01\x12\x18\n" +
+	"\aoversee\x18\x06 \x01(\bR\aoverseeB\b\n" +
 	"\x06_agentB\v\n" +
 	"\t_categoryB\n" +
 	"\n" +

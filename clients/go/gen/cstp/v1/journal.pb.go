@@ -2440,7 +2440,10 @@ type WatchDecisionsRequest struct {
 	// Conditions that changed decisions must meet. Deletions are told whatever they are.
 	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
 	// The `journalRevision` of a response; the watch begins after it. [default: now]
-	After         *string `protobuf:"bytes,2,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	After *string `protobuf:"bytes,2,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	// True follows those of every agent, private ones too, without contexts and texts of reasons. It needs the permission
+	// `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,3,opt,name=oversee,proto3" json:"oversee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2487,6 +2490,13 @@ func (x *WatchDecisionsRequest) GetAfter() string {
 		return *x.After
 	}
 	return ""
+}
+
+func (x *WatchDecisionsRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
 }
 
 // A change, or where the watch begins.
@@ -3227,10 +3237,11 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16ExportDecisionsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\"H\n" +
 	"\x17ExportDecisionsResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"p\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\x8a\x01\n" +
 	"\x15WatchDecisionsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x19\n" +
-	"\x05after\x18\x02 \x01(\tH\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x05after\x18\x02 \x01(\tH\x00R\x05after\x88\x01\x01\x12\x18\n" +
+	"\aoversee\x18\x03 \x01(\bR\aoverseeB\b\n" +
 	"\x06_after\"\xa5\x01\n" +
 	"\x16WatchDecisionsResponse\x12-\n" +
 	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\x12\"\n" +
