@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
+
+from cstp_grpc.common.extras import EXTRAS, install_command
 
 LENGTHS: Final = {
     "s": timedelta(seconds=1),
@@ -19,6 +22,9 @@ LENGTHS: Final = {
 LENGTH: Final = re.compile(r"(?:\d{1,9}[smhdw])+")
 PART: Final = re.compile(r"(\d+)([smhdw])")
 DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+WEEKDAY: Final = re.compile(rf"(last |next )?({'|'.join(WEEKDAYS)})")
+AGO: Final = re.compile(r"(\d{1,9}) (second|minute|hour|day|week)s? ago")
 WORD: Final = re.compile(r"[A-Za-z]{3}")
 """A word, without which dateparser is not asked: it reads single letters and bare numbers as some day of a month."""
 MAX_CHARACTERS: Final = 100
@@ -48,11 +54,18 @@ def parse_time(text: str, now: datetime, *, is_future: bool) -> datetime:
 
 def parse_simple_form(text: str, now: datetime, is_future: bool) -> datetime | None:
     """Parse a length of time, or the name of a day."""
-    word = text.lower()
+    word, midnight = text.lower(), now.replace(hour=0, minute=0, second=0, microsecond=0)
     if word == "now":
         return now
     if word in DAYS:
-        return now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=DAYS[word])
+        return midnight + timedelta(days=DAYS[word])
+    if found := WEEKDAY.fullmatch(word):
+        # From 1 to 7 days away, so that a weekday is never today.
+        ahead = (WEEKDAYS.index(found[2]) - now.weekday() - 1) % 7 + 1
+        goes_on = is_future if found[1] is None else found[1] == "next "
+        return midnight + timedelta(days=ahead if goes_on else ahead - 7 or -7)
+    if found := AGO.fullmatch(word):
+        return now - int(found[1]) * LENGTHS[found[2][0]]
     if not LENGTH.fullmatch(word):
         return None
     length = sum((int(count) * LENGTHS[unit] for count, unit in PART.findall(word)), timedelta())
@@ -70,6 +83,8 @@ def parse_words(text: str, now: datetime, is_future: bool) -> datetime | None:
     """Parse everything else, such as `last tuesday`, `2 weeks ago` and `17 nov 10:00`."""
     if not WORD.search(text):
         return None
+    if importlib.util.find_spec("dateparser") is None:
+        raise click.BadParameter(f"{text!r}: {EXTRAS['times'].purpose} needs {install_command('times')}")
     # Not loaded for the simple forms: it takes half a second.
     import dateparser
 

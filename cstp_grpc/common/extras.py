@@ -28,6 +28,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         ("cel_expr_python", "sqlglot", "tree_sitter", "tree_sitter_bash", "tree_sitter_powershell"),
     ),
     "import": Extra("Importing decision records", ("protovalidate",)),
+    "times": Extra("Reading times in words", ("dateparser",)),
     "a2a": Extra("Verifying agent cards", ("a2a", "cryptography", "httpx", "jwt", "rfc8785")),
     "local": Extra(
         "A data folder without a server",
@@ -44,7 +45,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
             "safetensors",
             "tokenizers",
         ),
-        includes=("guardrails", "import"),
+        includes=("guardrails", "import", "times"),
     ),
     "server": Extra(
         "A server",

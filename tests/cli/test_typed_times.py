@@ -33,6 +33,9 @@ NOW = datetime(2026, 11, 28, 11, 30, tzinfo=UTC)
         ("2026-11-17T10:00:00+02:00", "2026-11-17T08:00:00", "2026-11-17T08:00:00"),
         ("last tuesday", "2026-11-24T00:00:00", "2026-11-24T00:00:00"),
         ("tuesday", "2026-11-24T00:00:00", "2026-12-01T00:00:00"),
+        ("saturday", "2026-11-21T00:00:00", "2026-12-05T00:00:00"),
+        ("sunday", "2026-11-22T00:00:00", "2026-11-29T00:00:00"),
+        ("2 weeks ago", "2026-11-14T11:30:00", "2026-11-14T11:30:00"),
         ("next friday", "2026-12-04T00:00:00", "2026-12-04T00:00:00"),
         ("3 days ago", "2026-11-25T11:30:00", "2026-11-25T11:30:00"),
         ("17 nov 10:00", "2026-11-17T10:00:00", "2027-11-17T10:00:00"),
@@ -63,13 +66,13 @@ def test_any_text_is_a_time_or_refused() -> None:
 def test_simple_forms_do_not_load_the_library() -> None:
     program = (
         "import sys; from cstp_grpc.cli.typed_times import parse_past\n"
-        "for text in ('7d', 'yesterday', '2026-11-17'): parse_past(text)\n"
+        "for text in ('7d', 'yesterday', '2026-11-17', 'last tuesday', '3 days ago'): parse_past(text)\n"
         "assert 'dateparser' not in sys.modules\n"
-        "parse_past('last tuesday')\n"
+        "parse_past('last month')\n"
         "assert 'dateparser' in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.startswith("'last tuesday' is 20")
+    assert done.stderr.startswith("'last month' is 20")
 
 
 def test_listings_take_such_times(shared_server: Server) -> None:

@@ -192,7 +192,7 @@ def test_the_package_alone_works_on_files(folder: Path) -> None:
         "learn list": 0,
         "config docs": 0,
         "guardrails new rules.yaml": 0,
-        "agents": 0,
+        "peers": 0,
         "version": 0,
     }
     for (command, expected), (exit_code, _, errors) in zip(
