@@ -39,7 +39,7 @@ GROUP_VALUES: Final[Mapping[Grouping, Callable[[ReviewedDecision], str | None]]]
     Grouping.AGENT: lambda item: item.agent,
     Grouping.CATEGORY: lambda item: item.category,
     Grouping.STAKES: lambda item: item.stakes,
-    Grouping.MONTH: lambda item: item.date.strftime("%Y-%m"),
+    Grouping.MONTH: lambda item: f"{item.date.year:04}-{item.date.month:02}",
 }
 
 
