@@ -46,7 +46,8 @@ def parse_time(text: str, now: datetime, *, is_future: bool) -> datetime:
     try:
         for parse in parsers:
             if len(text) <= MAX_CHARACTERS and (found := parse(text.strip(), now, is_future)) is not None:
-                return found if found.tzinfo else found.replace(tzinfo=UTC)
+                # The first and the last day of all may lie outside of the years 1 to 9999 in UTC.
+                return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except OverflowError:
         pass
     raise click.BadParameter(f"{text!r} is not a time like 7d, yesterday, 2026-01-31 or 2026-01-31T12:00:00Z")
