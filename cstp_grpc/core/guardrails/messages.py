@@ -162,9 +162,15 @@ def trial_message(report: TrialReport, agent: str, max_bytes: int) -> guardrails
                 each, file=rulebook_file_name(each.rulebook.file), actions_fired=report.actions_fired[each.guardrail.id]
             )
         )
-    message.tests.extend(map(TESTED.encode, report.tests))
-    names = {rule.id: book.name for book in rules.rulebooks for rule in book.guardrails}
     left = max_bytes - message.ByteSize()
+    for test in report.tests:
+        result = TESTED.encode(test)
+        left -= result.ByteSize()
+        if left < 0:
+            message.truncated = True
+            return message
+        message.tests.append(result)
+    names = {rule.id: book.name for book in rules.rulebooks for rule in book.guardrails}
     for tried in report.actions:
         added = message.actions.add()
         CHECK.write(added.verdict, CheckResult(tried.verdict, datetime.now(UTC)), agent=agent)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.core.guardrails import messages
 from cstp_grpc.core.guardrails.checker import GuardrailChecker, batch_check_id
 from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
-from cstp_grpc.core.guardrails.model import ParsedRulebook
+from cstp_grpc.core.guardrails.model import Action, ParsedRulebook
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
 from cstp_grpc.core.guardrails.trials import SentRulebook, replay_rulebooks, try_rulebooks
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, guardrails_pb2_grpc
@@ -170,9 +170,11 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         caller = current_caller.get()
         actions = [messages.parse_explained_action(request, caller, each) for each in request.actions]
         with self._trials.limit.hold(caller.agent):
-            report = await self._run_blocking(
-                try_rulebooks, sent_rulebooks(request.rulebooks), actions, self._trials.policy
-            )
+            return await self._run_blocking(self._try, sent_rulebooks(request.rulebooks), actions)
+
+    def _try(self, sent: Sequence[SentRulebook], actions: Sequence[Action]) -> guardrails_pb2.TryRulebookResponse:
+        # Encoded on the thread too: thousands of explanations take a part of a second.
+        report = try_rulebooks(sent, actions, self._trials.policy)
         return messages.trial_message(report, self._name, self._max_bytes)
 
     async def ReplayRulebook(  # type: ignore[override]  # the stubs know threads' iterators only
@@ -186,7 +188,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     ) -> AsyncGenerator[guardrails_pb2.ReplayRulebookResponse, None]:
         trials = self._trials
         before = proto_values.datetime_field(request, "before") or trials.clock()
-        after = proto_values.datetime_field(request, "after") or before - REPLAYED_PERIOD
+        after = proto_values.datetime_field(request, "after") or max(before, EARLIEST) - REPLAYED_PERIOD
         conditions = REPLAYED.decode(request, after=after, before=before, with_judged=True)
         examples = proto_values.optional_field(request, "examples")
         sent = sent_rulebooks(request.rulebooks)
@@ -199,6 +201,8 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
 
 REPLAYED = MessageMapper(AuditFilter, guardrails_pb2.ReplayRulebookRequest, given=("after", "before", "with_judged"))
 REPLAYED_PERIOD = timedelta(days=7)
+EARLIEST = datetime.min.replace(tzinfo=UTC) + REPLAYED_PERIOD
+"""The earliest instant that has a period before it."""
 
 
 def sent_rulebooks(texts: Iterable[guardrails_pb2.RulebookText]) -> list[SentRulebook]:

@@ -240,7 +240,9 @@ class TryRulebookResponse(_message.Message):
     rule_set_version: _builtins.str
     """Names the rulebooks and their contents."""
     truncated: _builtins.bool
-    """Whether actions or tests were left out, because those before took more than 5 seconds."""
+    """Whether actions or tests were left out, because those before took more than 5 seconds, or they did not
+    fit into the response.
+    """
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookProblem]:
         """Problems of the rulebooks, at most 50. Without any, the other fields are set."""
@@ -547,7 +549,7 @@ class ReplayReport(_message.Message):
     newly_stopped: _builtins.int
     """Actions that were allowed and would not be."""
     truncated: _builtins.bool
-    """Whether earlier actions were left out, since at most 100 000 are evaluated."""
+    """Whether earlier actions were left out: at most 100 000 are evaluated, for up to 5 minutes."""
     @_builtins.property
     def earliest(self) -> _timestamp_pb2.Timestamp:
         """Instant of the earliest action."""

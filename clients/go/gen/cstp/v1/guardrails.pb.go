@@ -417,7 +417,8 @@ type TryRulebookResponse struct {
 	Tests []*TestedAction `protobuf:"bytes,5,rep,name=tests,proto3" json:"tests,omitempty"`
 	// Each guardrail that is not disabled, and whether the tests and the actions exercise it.
 	Coverage []*GuardrailCoverage `protobuf:"bytes,6,rep,name=coverage,proto3" json:"coverage,omitempty"`
-	// Whether actions or tests were left out, because those before took more than 5 seconds.
+	// Whether actions or tests were left out, because those before took more than 5 seconds, or they did not
+	// fit into the response.
 	Truncated     bool `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -977,7 +978,7 @@ type ReplayReport struct {
 	Changes []*ReplayChange `protobuf:"bytes,9,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Counts of each guardrail.
 	Guardrails []*ReplayedGuardrail `protobuf:"bytes,10,rep,name=guardrails,proto3" json:"guardrails,omitempty"`
-	// Whether earlier actions were left out, since at most 100 000 are evaluated.
+	// Whether earlier actions were left out: at most 100 000 are evaluated, for up to 5 minutes.
 	Truncated     bool `protobuf:"varint,11,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
