@@ -707,7 +707,8 @@ class AsyncCstp:
         """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on.
 
         A caller without the permission `admin` needs `oversee`, and the audit trail records the call. Errors:
-        INVALID_ARGUMENT for a period of more than 1000 buckets, QUERY_FAILED.
+        INVALID_ARGUMENT for a period of more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`;
+        QUERY_FAILED.
 
         Args:
             after: At this instant or later. [default: a day before `before`]

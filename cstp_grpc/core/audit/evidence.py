@@ -77,6 +77,8 @@ def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> EvidenceFault
             faults.wrong += walk_proof(proof, keys, proved)
             if proof.checkpoint is None:
                 faults.unproved.append(f"chain {proof.chain_id}: no checkpoint signs it yet")
+        if not document["entries"]:
+            faults.unproved.append("it has no entries")
         for entry in document["entries"]:
             faults.wrong += find_faults_of_entry(entry, proved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

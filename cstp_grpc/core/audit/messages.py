@@ -64,7 +64,8 @@ class ProofMessages:
         self._read_public_key = read_public_key
 
     def verify(self, request: audit_pb2.VerifyAuditRequest) -> Generator[audit_pb2.VerifyAuditResponse, None, None]:
-        return encode_parts(audit_pb2.VerifyAuditResponse, self._proofs.verify(self._basis(request)))
+        # A generator, so that the thread reads the keys and checkpoints.
+        yield from encode_parts(audit_pb2.VerifyAuditResponse, self._proofs.verify(self._basis(request)))
 
     def export(self, request: audit_pb2.ExportAuditRequest) -> Generator[audit_pb2.ExportAuditResponse, None, None]:
         after, before = (proto_values.datetime_field(request, name) for name in ("after", "before"))

@@ -26,6 +26,7 @@ from cstp_grpc.platform.storage.pagination import Page, PageRequest
 PART_CHARACTERS: Final = 65_536
 """Characters after which a part of a document is sent."""
 NOT_SIGNED: Final = "no checkpoint signs its last entries yet"
+NO_ENTRIES: Final = "no entries are about it"
 
 
 class AuditExportFormat(StrEnum):
@@ -122,7 +123,9 @@ class AuditProofs:
         rows, proofs = self._evidence.read_evidence(scope)
         report = VerificationReport()
         yield from self._verify_into(report, basis)
-        if report.unproved is None and any(proof.checkpoint is None for proof in proofs):
+        if not rows:
+            report.missing_signature = NO_ENTRIES
+        elif report.unproved is None and any(proof.checkpoint is None for proof in proofs):
             report.missing_signature = NOT_SIGNED
         document = {
             **self._describe_entries(scope, rows),

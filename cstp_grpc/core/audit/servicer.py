@@ -12,6 +12,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
+from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.core.audit.audit_feed import AuditFeed
 from cstp_grpc.core.audit.messages import ProofMessages
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter, JudgedAction
@@ -108,6 +109,9 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
         caller = current_caller.get()
         if Permission.ADMIN not in caller.permissions:
             self._oversight.record(caller, "cstp.summarizeAudit", request.conditions.requesting_agent)
+            if request.conditions.words:
+                # Counts could reveal, word by word, actions that the caller may not read.
+                raise missing_permission_error("cstp.summarizeAudit with words", caller.agent, Permission.ADMIN)
         return SUMMARY.encode(self._summary.summarize(SUMMARY_REQUEST.decode(request)))
 
     async def WatchAudit(  # type: ignore[override]  # the stubs know threads' iterators only

@@ -21,6 +21,8 @@ from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 ROWS_TOGETHER: Final = 2000
 MAX_EVIDENCE: Final = 20_000
 """How many entries evidence may have: with their contents some ten megabytes."""
+MAX_PROOF: Final = 1_000_000
+"""How many hashes the proof of a chain may have. Chosen: in JSON they are 70 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,10 @@ def read_proof(unit_of_work: UnitOfWork, rows: Sequence[EntryRow]) -> ChainProof
         .limit(1)
     ).one_or_none()
     end = last["chain_position"] if signed is None else signed.position
+    if end - first["chain_position"] >= MAX_PROOF:
+        raise InvalidArgument(
+            f"more than {MAX_PROOF} entries are between its first one and a checkpoint; take a shorter or later period"
+        )
     table = audit_entries.c
     conditions = (table.chain_id == chain_id, table.id >= first["id"], table.chain_position <= end)
     hashes = [hash_entry(row, stored_content_hash(row)) for row in select_rows(unit_of_work, *conditions)]

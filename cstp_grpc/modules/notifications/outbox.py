@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,10 @@ MAX_ACTION: Final = 500
 """Maximum characters of an action in a notice; the audit trail has the rest."""
 HOUR: Final = timedelta(hours=1)
 SIGNATURE_HEADER: Final = "x-cstp-signature"
+NO_PREVIEWS: Final = {"unfurl_links": False, "unfurl_media": False}
+"""The members by which Slack fetches and shows no page that a text names."""
+MARKUP: Final = re.compile(r"[*_~`@#:|!\[\]]")
+"""The characters of formatting, mentions, links and emoji in Slack's mrkdwn and in the Markdown of Mattermost."""
 
 WORDS: Final[Mapping[NoticeEvent, str]] = {
     NoticeEvent.APPROVAL_REQUESTED: "Approval requested",
@@ -171,7 +176,7 @@ class NoticeBuilder:
         rule = self._rules.get(item.webhook)
         if rule is None:
             raise DeliveryRejected("the webhook is not configured any more")
-        document = item.content if rule.format is NoticeFormat.JSON else {"text": slack_text(item)}
+        document = item.content if rule.format is NoticeFormat.JSON else {"text": slack_text(item), **NO_PREVIEWS}
         body = json.dumps(document).encode()
         headers = {"content-type": "application/json"}
         if rule.secret is not None:
@@ -212,8 +217,8 @@ def slack_text(item: Notice) -> str:
 
 
 def escape_slack(text: str) -> str:
-    """Return a text without links, mentions and formatting."""
-    # The three characters that Slack reads as control sequences; the others would only change the typeface.
+    """Return a text without links, mentions and formatting, in Slack and in Mattermost."""
+    # The three characters that Slack reads as control sequences.
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # A zero-width space keeps `*`, `_`, `~` and backticks from being read as formatting.
-    return "".join(f"{character}\u200b" if character in "*_~`" else character for character in plain)
+    # A zero-width space behind each of the others keeps it a character.
+    return MARKUP.sub("\\g<0>\u200b", plain)

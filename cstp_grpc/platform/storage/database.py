@@ -224,7 +224,8 @@ CREATION_LOCK: Final = threading.Lock()
 POSTGRESQL_ARGUMENTS = {
     "connect_timeout": "5",
     "application_name": "cstp",
-    "options": "-c timezone=UTC",
+    # Summaries read the hours and days from the text of instants.
+    "options": "-c timezone=UTC -c datestyle=ISO",
     # A server that vanished without a word is noticed within half a minute.
     "keepalives_idle": "10",
     "keepalives_interval": "5",

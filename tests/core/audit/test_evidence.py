@@ -13,6 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cstp_grpc.common.unicode_text import INVISIBLE
+from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.core.audit import sql_evidence
 from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys
 from cstp_grpc.core.audit.entry_documents import (
     CSV_COLUMNS,
@@ -73,6 +75,24 @@ def test_a_period_is_proved_up_to_the_next_checkpoint(
 def test_what_no_checkpoint_signs_is_not_proved(database: Database, trail: SqlAuditTrail) -> None:
     faults = verify_evidence(evidence(database, MIDDLE), TRUSTED)
     assert (faults.wrong, [each[-26:] for each in faults.unproved]) == ([], ["no checkpoint signs it yet"])
+
+
+def test_nothing_is_proved_about_a_subject_without_entries(
+    database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail
+) -> None:
+    add_checkpoint(database, writer)
+    faults = verify_evidence(evidence(database, EvidenceScope(decision_id="dec-9")), TRUSTED)
+    assert faults == EvidenceFaults([], ["it has no entries"])
+
+
+def test_a_proof_is_not_longer_than_allowed(
+    database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_evidence, "MAX_PROOF", ENTRIES - 3)
+    add_checkpoint(database, writer)
+    with pytest.raises(InvalidArgument, match="take a shorter or later period"):
+        evidence(database, MIDDLE)
+    evidence(database, EvidenceScope(after=NOON + timedelta(seconds=3)))
 
 
 def content_hash_of(document: dict[str, Any]) -> str:

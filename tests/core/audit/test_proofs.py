@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,10 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.errors import InvalidArgument, PermissionDenied, RateLimited
 from cstp_grpc.core.audit.checkpoint_keys import TrustedKeys, parse_public_keys
 from cstp_grpc.core.audit.evidence import EvidenceFaults, verify_evidence
+from cstp_grpc.core.audit.messages import ProofMessages
+from cstp_grpc.core.audit.proofs import AuditProofs
 from cstp_grpc.gen.cstp.v1 import audit_pb2
+from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, running, settings
 
@@ -43,7 +46,7 @@ def join_text(parts: Any) -> str:
 
 def test_fresh_evidence_is_proved_at_once(client: CstpClient) -> None:
     *parts, last = client.get_evidence(after=None, before=None, decision_id="dec-0", resume=False)
-    assert (last.report.whole, last.report.after_last_checkpoint) == (True, 0)
+    assert (last.report.unproved, last.report.after_last_checkpoint) == ("no entries are about it", 0)
     made = client.record_decision("Use a queue")
 
     *parts, last = client.get_evidence(decision_id=made.id, resume=False)
@@ -78,6 +81,21 @@ def test_the_trail_is_verified_with_given_checkpoints_and_keys(client: CstpClien
 def test_malformed_keys_and_checkpoints_are_refused(client: CstpClient, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(fields))):
         list(client.verify_audit(**fields, resume=False))
+
+
+def test_keys_are_read_with_the_trail_and_not_before(database: Database) -> None:
+    read: list[Sequence[str]] = []
+
+    def read_keys(texts: Sequence[str]) -> TrustedKeys:
+        read.append(texts)
+        return TrustedKeys.of([])
+
+    proofs = AuditProofs(database, lambda *_: {}, lambda: "", None)
+    parts = ProofMessages(proofs, read_keys, lambda: ("", "")).verify(audit_pb2.VerifyAuditRequest())
+    before = len(read)
+    list(parts)
+
+    assert (before, len(read)) == (0, 1)
 
 
 def test_the_trail_is_exported_in_each_format(client: CstpClient) -> None:

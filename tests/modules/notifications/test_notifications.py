@@ -115,9 +115,9 @@ def test_approvals_are_reported_in_the_form_of_slack(tmp_path: Path) -> None:
             granted = caller.call("cstp.grantApproval", {"id": request}, TOKENS["bob"])
             assert granted.reason is None
             decided = arrived(receiver, 2)[1]
-    assert asked.keys() == {"text"}
+    assert asked | {"text": ""} == {"text": "", "unfurl_links": False, "unfurl_media": False}
     assert asked["text"].startswith(
-        "*Approval requested* alice\n> ask: Deploy &lt;!channel&gt; *\u200bnow*\u200b &amp;"
+        "*Approval requested* alice\n> ask:\u200b Deploy &lt;!\u200bchannel&gt; *\u200bnow*\u200b &amp;"
     )
     assert request in asked["text"]
     assert decided["text"].startswith("*Approval granted* by bob\n")
@@ -201,3 +201,13 @@ def test_a_failed_verification_is_reported(database: Database, writer: GroupComm
     (notice,) = writer.run(lambda unit_of_work: store.take_due(unit_of_work, NOON, NOON, 10))
     assert (notice.content["finding"], notice.content["findings"]) == ("entry 7 was changed", 2)
     assert slack_text(notice) == "*Verification of the audit trail failed* run by carol\n> entry 7 was changed"
+
+
+@pytest.mark.parametrize(
+    "markup", ["@all", "#general", "[Approve](", "![logo](", "https://evil", ":fire:", "`code`", "~~no~~", "| a | b |"]
+)
+def test_no_text_of_an_agent_is_markup_in_markdown(markup: str) -> None:
+    notice = Notice("n-1", "ops", NoticeEvent.ACTION_BLOCKED, "alice", {"action": f"Do {markup} it"}, NOON, NOON)
+    text = slack_text(notice)
+    assert markup not in text
+    assert text.replace("\u200b", "") == f"*Action blocked* alice\n> Do {markup} it"

@@ -118,7 +118,7 @@ class AuditServiceServicer:
     def SummarizeAudit(self, request, context):
         """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
         permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-        more than 1000 buckets, QUERY_FAILED.
+        more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,7 +47,7 @@ class AuditServiceStub:
     SummarizeAudit: _grpc.UnaryUnaryMultiCallable[_audit_pb2.SummarizeAuditRequest, _audit_pb2.SummarizeAuditResponse]
     """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
     permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-    more than 1000 buckets, QUERY_FAILED.
+    more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
     """
     WatchAudit: _grpc.UnaryStreamMultiCallable[_audit_pb2.WatchAuditRequest, _audit_pb2.WatchAuditResponse]
     """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
@@ -93,7 +93,7 @@ class AuditServiceAsyncStub(AuditServiceStub):
     SummarizeAudit: _aio.UnaryUnaryMultiCallable[_audit_pb2.SummarizeAuditRequest, _audit_pb2.SummarizeAuditResponse]  # type: ignore[assignment]
     """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
     permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-    more than 1000 buckets, QUERY_FAILED.
+    more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
     """
     WatchAudit: _aio.UnaryStreamMultiCallable[_audit_pb2.WatchAuditRequest, _audit_pb2.WatchAuditResponse]  # type: ignore[assignment]
     """Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
@@ -160,7 +160,7 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_audit_pb2.SummarizeAuditResponse, _abc.Awaitable[_audit_pb2.SummarizeAuditResponse]]:
         """Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
         permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-        more than 1000 buckets, QUERY_FAILED.
+        more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
         """
 
     @_abc_1.abstractmethod

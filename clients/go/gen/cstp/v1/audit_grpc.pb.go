@@ -50,7 +50,7 @@ type AuditServiceClient interface {
 	ListIntents(ctx context.Context, in *ListIntentsRequest, opts ...grpc.CallOption) (*ListIntentsResponse, error)
 	// Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
 	// permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-	// more than 1000 buckets, QUERY_FAILED.
+	// more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
 	SummarizeAudit(ctx context.Context, in *SummarizeAuditRequest, opts ...grpc.CallOption) (*SummarizeAuditResponse, error)
 	// Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
 	// position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
@@ -235,7 +235,7 @@ type AuditServiceServer interface {
 	ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error)
 	// Counts entries of a period: in all, by hour or day, and by agent, guardrail, category and so on. A caller without the
 	// permission `admin` needs `oversee`, and the audit trail records the call. Errors: INVALID_ARGUMENT for a period of
-	// more than 1000 buckets, QUERY_FAILED.
+	// more than 1000 buckets; PERMISSION_DENIED for `words`, which need `admin`; QUERY_FAILED.
 	SummarizeAudit(context.Context, *SummarizeAuditRequest) (*SummarizeAuditResponse, error)
 	// Streams each entry as it is added, until the caller ends the call. The first response has only a `resumeToken`: the
 	// position at which the watch begins. A watch that is opened with the token of any response continues after it, on any
