@@ -138,6 +138,7 @@ def replay_examples(settings: Settings) -> None:
     # Imported here: it loads the server, which a supervisor of workers does not need.
     from cstp_grpc.cli import example_activity
 
+    logger.info("the new journal gets the examples, which takes some seconds; --examples none leaves them out")
     example_activity.replay_activity(settings, datetime.now(UTC))
 
 

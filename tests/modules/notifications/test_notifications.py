@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, NullAuditSink
@@ -20,8 +22,9 @@ from cstp_grpc.modules.notifications.outbox import NoticeOutbox, NotifyingAuditS
 from cstp_grpc.modules.notifications.sql_store import SqlNoticeStore
 from cstp_grpc.modules.webhooks.delivery import parse_webhook_url
 from cstp_grpc.platform.config import Settings
-from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
+from tests.core.audit.kit import tampering
 from tests.core.guardrails.rulebooks import content, rule, write
 from tests.core.tokens.kit import NOON
 from tests.harness import TOKENS, GrpcCaller, running, settings
@@ -169,6 +172,19 @@ def test_texts_that_the_trail_does_not_keep_are_not_sent(tmp_path: Path) -> None
             (document,) = arrived(receiver, 1)
     assert "action" not in document
     assert document["guardrails"] == ["no"]
+
+
+def test_a_verification_with_findings_is_reported(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        wanted = webhook_settings(tmp_path, {"name": "ops", "url": receiver.url, "events": ["verification_failed"]})
+        with running(wanted) as app, CstpClient(app.target, TOKENS["alice"]) as client:
+            client.check_guardrails("block it", stakes="high")
+            with closing(open_database(wanted.storage_url, 1)) as database, tampering(database) as connection:
+                connection.execute(text("UPDATE audit_entries SET requesting_agent = 'bob'"))
+            list(client.verify_audit(resume=False))
+            (document,) = arrived(receiver, 1)
+    assert (document["event"], document["agent"], document["findings"]) == ("verification_failed", "alice", 1)
+    assert document["finding"]
 
 
 def test_an_invalid_url_stops_the_start(tmp_path: Path) -> None:
