@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := core/audit core/guardrails core/tokens modules/approvals
-.PHONY: help run demo example bench bench-check bench-accept test near test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test near test-slow test-properties test-clients test-mcp test-console test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and 
 test-mcp: $(VENV)/.installed-dev ## MCP: the conformance suite, the inspector and the TypeScript client, if there is npm.
 	$(BIN)/python -m pytest -rs tests/agents/mcp_server/interop.py
 
+test-console: $(VENV)/.installed-dev ## The console in Chromium, if there is one: every screen, axe, two people, a server that stops.
+	$(BIN)/python -m pytest -rs tests/console/browser.py
+
 test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, each in an environment of its own; FRAMEWORKS names those that must be.
 	$(BIN)/python -m tests.agents.frameworks $(FRAMEWORKS)
 
@@ -122,8 +125,9 @@ docs: $(VENV)/.installed-dev ## Write docs/api, docs/rpcs.md, docs/configuration
 site: $(VENV)/.installed-dev ## Build the documentation site into site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print on a server with example decisions.
+docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print, and the screens of the console, with example data.
 	$(BIN)/python scripts/terminal_pictures.py
+	$(BIN)/python scripts/console_pictures.py
 
 released: $(VENV)/.installed-dev ## Keep the contract and a journal of this version, with which the next release is compared.
 	$(BIN)/buf build proto --exclude-source-info -o released/contract.binpb.gz
@@ -152,7 +156,7 @@ $(VENV)/.created: scripts/preflight.sh
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt cstp_grpc/common/version.py
 	@echo "Installing CSTP into $(VENV); this takes a minute or two."
-	@$(PIP) install --constraint constraints.txt --editable '.[server]'
+	@$(PIP) install --constraint constraints.txt --editable '.[server,console]'
 	@$(INSTALL_WEIGHTS)
 	@touch $@
 

@@ -50,6 +50,8 @@ class BridgeTask:
     metrics_port: int | None = None
     """A loopback port on which the parent asks for metrics, to serve those of several bridges; None if this bridge
     serves its own."""
+    console_url: str | None = None
+    """Where browsers that open `/` are sent; None for the URL of the settings, if any."""
 
     @classmethod
     def parse(cls, text: bytes) -> BridgeTask:
@@ -197,7 +199,11 @@ async def serve_until_stopped(settings: Settings, upstream: Upstream, ready: Add
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, SIGHUP_MESSAGE)
     reuse_ports = task.shared_ports is not None
     async with run_bridge(
-        settings, upstream, reuse_ports=reuse_ports, inner_metrics_port=task.metrics_port
+        settings,
+        upstream,
+        reuse_ports=reuse_ports,
+        inner_metrics_port=task.metrics_port,
+        console_url=task.console_url or settings.console.public_url,
     ) as addresses:
         ready(addresses)
         freeze_loaded_objects()

@@ -57,10 +57,11 @@ def create_app(
     forwarder: Forwarder,
     a2a: A2aModule | None,
     origins: CallOriginReporter,
+    console_url: str | None = None,
 ) -> web.Application:
     """Build the application, which forwards to the server at the other end of the channel; None leaves A2A out.
 
-    The caller closes the channel and stops A2A.
+    Browsers that open `/` are sent to `console_url`, if it is given. The caller closes the channel and stops A2A.
     """
     server = settings.server
     access = AccessCheck(forwarder)
@@ -72,6 +73,8 @@ def create_app(
         app.on_response_prepare.append(set_transport_security)
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
+    if console_url:
+        app.router.add_get("/", ConsoleRedirect(console_url).respond)
     paths: dict[str, Iterable[str]] = {
         RPC_PATH: ("POST",),
         HEALTH_PATH: ("GET", "HEAD"),
@@ -91,6 +94,21 @@ def create_app(
     if a2a:
         a2a.install_fallback(app)
     return app
+
+
+class ConsoleRedirect:
+    """Sends browsers to the console; other clients get no such page."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def respond(self, request: web.Request) -> web.Response:
+        """Redirect a request that accepts HTML. Raises HTTPNotFound for others."""
+        if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
+            raise web.HTTPNotFound
+        return web.Response(
+            status=302, headers={hdrs.LOCATION: self._url, hdrs.VARY: hdrs.ACCEPT, hdrs.CACHE_CONTROL: "no-store"}
+        )
 
 
 class HealthEndpoint:
@@ -151,6 +169,7 @@ async def run_bridge(
     *,
     reuse_ports: bool = False,
     inner_metrics_port: int | None = None,
+    console_url: str | None = None,
 ) -> AsyncIterator[ListenAddresses]:
     """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
 
@@ -177,7 +196,7 @@ async def run_bridge(
             a2a = A2aModule(
                 settings, upstream, channel, forwarder, certificate, origins, observer, reuse_port=reuse_ports
             )
-        app = create_app(settings, channel, forwarder, a2a, origins)
+        app = create_app(settings, channel, forwarder, a2a, origins, console_url)
         runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
         await runner.setup()
         listener = build_listener(runner, settings.server, certificate, metrics.observe_request if metrics else None)

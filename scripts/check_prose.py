@@ -104,7 +104,8 @@ def main() -> int:
     """Check the texts of the product and its documents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", help="files and folders [default: all that readers see]")
-    paths = parser.parse_args().paths or ["*.md", "docs", "proto", "cstp_grpc", "bridge", "examples", "clients"]
+    folders = ["docs", "proto", "cstp_grpc", "bridge", "console", "examples", "clients"]
+    paths = parser.parse_args().paths or ["*.md", *folders]
     written = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     rules = [(re.compile(rule["find"], re.M | re.I), rule["write"], rule.get("in")) for rule in written]
     faults = [fault for text in read_texts(paths) for fault in find_faults(text, rules)]

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-PACKAGES = ("cstp_grpc", "bridge")
+PACKAGES = ("cstp_grpc", "bridge", "console")
 TESTS = PurePosixPath("tests")
 CASES = TESTS / "cases"
 CASE_TEST = "tests/test_cases.py::test_case"

@@ -77,6 +77,7 @@ def draw_picture(commands: tuple[str, ...], folder: Path) -> str:
 def main() -> None:
     """Start a server, and draw all pictures."""
     free = {f"CSTP_{name}": "0" for name in ("GRPC__PORT", "SERVER__PORT", "A2A__GRPC_PORT")}
+    free["CSTP_CONSOLE__ENABLED"] = "false"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [CSTP, "serve", "--dev"]

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: Mapping[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN_PACKAGES = frozenset({"cstp_grpc", "bridge"})
+OWN_PACKAGES = frozenset({"cstp_grpc", "bridge", "console"})
 BUILD_SECONDS = 60.0
 PROGRAM = """
 import runpy, sys

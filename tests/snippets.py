@@ -43,12 +43,16 @@ READY = "Ctrl-C stops everything."
 SERVING = re.compile(r"^(make run|(\.venv/bin/)?cstp serve)\b")
 BOUND = 600.0
 """Seconds after which something that should have happened has not."""
-SMALL = {"CSTP_EXAMPLES": "decisions", "CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+SMALL = {
+    **{"CSTP_EXAMPLES": "decisions", "CSTP_CONSOLE__ENABLED": "false"},
+    **{"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"},
+}
 """Settings that keep a server of a test small."""
 PORTS = {
     "50051": "CSTP_GRPC__PORT",
     "8100": "CSTP_SERVER__PORT",
     "50052": "CSTP_A2A__GRPC_PORT",
+    "8200": "CSTP_CONSOLE__PORT",
     "50061": "",
     "8110": "",
 }

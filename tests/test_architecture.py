@@ -12,9 +12,8 @@ from pathlib import Path
 from tests.named_case import named_case
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(
-    path for package in ("cstp_grpc", "bridge") for path in (ROOT / package).rglob("*.py") if "gen" not in path.parts
-)
+PACKAGES = ("cstp_grpc", "bridge", "console")
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py") if "gen" not in path.parts)
 
 ONLY = {
     "chromadb": {"cstp_grpc/platform/embedding/model_files.py"},

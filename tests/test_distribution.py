@@ -14,7 +14,7 @@ import pytest
 from cstp_grpc.common.version import VERSION
 from tests.installations import ROOT, build_distribution
 
-PACKAGES = ("cstp_grpc", "bridge")
+PACKAGES = ("cstp_grpc", "bridge", "console")
 
 
 @pytest.fixture(scope="module")

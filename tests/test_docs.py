@@ -24,7 +24,7 @@ DOCUMENTS = sorted(
     path
     for pattern in (
         *("*.md", "actions/*.md", "docs/**/*.md", "examples/**/*.md", "released/*.md", "clients/*/README.md"),
-        *(f"{folder}/**/AGENTS.md" for folder in ("bridge", "clients", "cstp_grpc", "tests")),
+        *(f"{folder}/**/AGENTS.md" for folder in ("bridge", "clients", "console", "cstp_grpc", "tests")),
     )
     for path in ROOT.glob(pattern)
 )
@@ -32,7 +32,7 @@ README = (ROOT / "README.md").read_text()
 ERRORS = (ROOT / "docs" / "api" / "errors.md").read_text()
 SOURCES = [
     f"/{path.relative_to(ROOT)}"
-    for folder in ("bridge", "cstp_grpc", "examples", "proto", "scripts", "tests", "third_party")
+    for folder in ("bridge", "console", "cstp_grpc", "examples", "proto", "scripts", "tests", "third_party")
     for path in (ROOT / folder).rglob("*.*")
 ]
 ELSEWHERE = {"scripted_inputs.py", "cstp_kit.py", "grpc_urls.py"}

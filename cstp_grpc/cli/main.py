@@ -69,6 +69,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Run a server": {
         "serve": ("serve", "Run the gRPC server and the HTTP bridge."),
         "bridge": ("serve", "Run the HTTP bridge alone."),
+        "console": ("console_command", "Run the console, pages for people."),
         "demo": ("demo", "Show a session over both transports."),
         "status": ("status", "Show version, queues and warnings of a server."),
         "agents": ("status", "List agents with their calls."),

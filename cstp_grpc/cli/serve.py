@@ -26,14 +26,20 @@ from cstp_grpc.cli.command_decorators import FILE, config_option, current_state,
 from cstp_grpc.cli.developer_setup import DeveloperToken
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
-from cstp_grpc.cli.server_stack import ServerStack
-from cstp_grpc.common.extras import require_extra
+from cstp_grpc.cli.server_stack import ConsoleAccess, ServerStack
+from cstp_grpc.common.extras import MissingExtra, install_command, require_extra
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import RulePreset
 from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
 from cstp_grpc.platform.config import ConfigError, ServeSettings, Settings, count_workers
 from cstp_grpc.platform.config.environment import APPROVER_TOKEN_FILE, command_path
-from cstp_grpc.platform.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
+from cstp_grpc.platform.config.exposure import (
+    BRIDGE_LISTENERS,
+    CONSOLE_LISTENERS,
+    SERVER_LISTENERS,
+    allow_plain_listeners,
+    check_listeners,
+)
 from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
@@ -99,16 +105,13 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
     # order.
     with receive_signals() as events, startup_errors_as_failures():
         token = developer_setup.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
-        if token:
-            settings = developer_setup.with_agent(settings, DEVELOPER, token.text)
-            settings = developer_setup.with_local_agents(settings, DEVELOPER)
-            if settings.approvals.enabled and APPROVER not in {each.name for each in settings.auth.tokens}:
-                settings = developer_setup.with_approver(settings)
         if dev:
-            settings = developer_setup.with_loopback_push(settings)
+            settings = with_developer(settings, token)
         if not settings.auth.lets_anyone_in:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
-        check_listeners(settings, ALL_LISTENERS if bridge else SERVER_LISTENERS)
+        access = console_access(settings, token) if dev and settings.console.enabled else None
+        optional = [*(BRIDGE_LISTENERS if bridge else ()), *(CONSOLE_LISTENERS if access else ())]
+        check_listeners(settings, [*SERVER_LISTENERS, *optional])
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
@@ -116,8 +119,10 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
         is_new = dev and developer_setup.is_new_journal(settings)
         if is_new and examples == "all":
             replay_examples(settings)
-        with ServerStack(settings, current_state().config_path, bridge=bridge, private=dev) as stack:
-            announced = StartupMessages(out, settings, token, examples if is_new else "none", dev=dev)
+        config_file = current_state().config_path
+        with ServerStack(settings, config_file, bridge=bridge, private=dev, console=access) as stack:
+            shown = examples if is_new else "none"
+            announced = StartupMessages(out, settings, token, shown, dev=dev)
             announced.print_ready(stack)
             # What is loaded by now lives as long as the process, so that collections of garbage need not look at it.
             freeze_loaded_objects()
@@ -133,6 +138,16 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
         out.line("Stopped.")
 
 
+def with_developer(settings: Settings, token: DeveloperToken | None) -> Settings:
+    """Return the settings with a developer who may do everything, and with a person who approves."""
+    if token:
+        settings = developer_setup.with_agent(settings, DEVELOPER, token.text)
+        settings = developer_setup.with_local_agents(settings, DEVELOPER)
+        if settings.approvals.enabled and APPROVER not in {each.name for each in settings.auth.tokens}:
+            settings = developer_setup.with_approver(settings)
+    return developer_setup.with_loopback_push(settings)
+
+
 def replay_examples(settings: Settings) -> None:
     """Replay the activity of the example agents into a new journal."""
     # Imported here: it loads the server, which a supervisor of workers does not need.
@@ -140,6 +155,18 @@ def replay_examples(settings: Settings) -> None:
 
     logger.info("the new journal gets the examples, which takes some seconds; --examples none leaves them out")
     example_activity.replay_activity(settings, datetime.now(UTC))
+
+
+def console_access(settings: Settings, token: DeveloperToken | None) -> ConsoleAccess | None:
+    """Return how the developer gets into the console; None if its libraries are not installed."""
+    try:
+        require_extra("console")
+    except MissingExtra:
+        return None
+    if token is None:
+        return ConsoleAccess(None, "This server accepts everyone; leave the token empty.")
+    files = [str(token.path), *([str(settings.data_dir / APPROVER_TOKEN_FILE)] if settings.approvals.enabled else [])]
+    return ConsoleAccess(token.text, f"The tokens of this server are in {' and '.join(files)}.")
 
 
 def with_workers(settings: Settings, workers: str) -> Settings:
@@ -173,6 +200,10 @@ class StartupMessages:
             )
             return
         self.out.line(Text("CSTP is ready.", style="bold"))
+        if stack.console:
+            self.out.line(f"  console   {stack.console.url} (signs you in once)")
+        elif self.dev and self.settings.console.enabled:
+            self.out.line(f"  console   not installed: {install_command('console')}")
         self.out.line(f"  gRPC      {stack.server.url if self.settings.grpc.tls else stack.server.target}")
         if bridge := stack.bridge_address:
             self.out.line(f"  JSON-RPC  {bridge.url}/cstp")

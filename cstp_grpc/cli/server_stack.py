@@ -40,6 +40,37 @@ class BridgeAddress:
     """The URL of the metrics of all bridges; None if metrics are disabled."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConsoleAccess:
+    """How a developer gets into the console."""
+
+    token: str | None
+    """The token with which a link signs in once; None where no server checks tokens."""
+    advice: str
+    """A line on the page of the sign-in."""
+
+
+class ConsoleProcess(supervision.ProcessGroup):
+    """The console for a developer, which calls the server of this process."""
+
+    def __init__(self, config_file: Path | None, access: ConsoleAccess) -> None:
+        self._access = access
+        self._opened = ExitStack()
+        arguments = ["--config", str(config_file)] if config_file else []
+        self.processes = [supervision.SupervisedProcess(supervision.ChildProgram("The console", "console", arguments))]
+        self.url = ""
+        """The address, with a link that signs in once."""
+
+    def start(self, target: str) -> str:
+        """Have it call the server at a target and return its URL without a link. Raises ChildProcessFailed."""
+        (process,) = self.processes
+        task = {"target": target, "link": True, "token": self._access.token, "advice": self._access.advice}
+        process.assign(json.dumps(task).encode())
+        report = process.wait_until_ready()
+        self.url = str(report["link"])
+        return str(report["url"])
+
+
 class BridgeProcesses(supervision.ProcessGroup):
     """One or more bridges to a server on the same two ports.
 
@@ -72,14 +103,14 @@ class BridgeProcesses(supervision.ProcessGroup):
             for index in range(number)
         ]
 
-    def start(self, target: str, announced: str) -> BridgeAddress:
+    def start(self, target: str, announced: str, console_url: str | None = None) -> BridgeAddress:
         """Have them serve the server at `target`, and return their address.
 
         `target` may be several `host:port`, separated by commas; `announced` is the address by which others reach the
-        server. Raises ChildProcessFailed and PortReservationFailed.
+        server; `console_url` is where browsers are sent. Raises ChildProcessFailed and PortReservationFailed.
         """
         key = self._settings.auth.bridge_key
-        task: dict[str, object] = {"target": target, "announced": announced}
+        task: dict[str, object] = {"target": target, "announced": announced, "console_url": console_url}
         task["bridge_key"] = None if key is None else key.get_secret_value()
         tasks = [task] * len(self.processes)
         if len(self.processes) > 1:
@@ -276,8 +307,9 @@ class ServerStack:
 
     The settings give the number of processes. `config_file` is what the bridge reads; None leaves it to the defaults
     and the environment, which `environment` replaces. The bridge calls the server without TLS, since the certificate
-    need not be for this machine; `private` opens such a `private_target` without a bridge too. Raises what App,
-    WorkerProcesses and BridgeProcesses raise, and ConfigError if the bridge's certificate is unusable.
+    need not be for this machine; `private` opens such a `private_target` without a bridge too; `console` runs the
+    console. Raises what App, WorkerProcesses and BridgeProcesses raise, and ConfigError if the bridge's certificate is
+    unusable.
     """
 
     server: App | WorkerProcesses
@@ -290,13 +322,19 @@ class ServerStack:
         bridge: bool,
         private: bool = False,
         environment: Mapping[str, str] | None = None,
+        console: ConsoleAccess | None = None,
     ) -> None:
         self.bridge_address: BridgeAddress | None = None
         self._drain_seconds = settings.grpc.drain_seconds
         self._drains_until: float | None = None
         self._bridges: BridgeProcesses | None = None
         self._workers: WorkerProcesses | None = None
+        self.console: ConsoleProcess | None = None
         with ExitStack() as opened:
+            if console:
+                self.console = ConsoleProcess(config_file, console)
+                opened.callback(self.console.stop)
+                self.console.prepare()
             if bridge:
                 settings = with_bridge_key(settings)
                 check_certificate(settings)
@@ -304,12 +342,17 @@ class ServerStack:
                 opened.callback(self._bridges.stop)
                 # Loading modules is most of a start, so that bridges and server do it concurrently.
                 self._bridges.prepare()
-            bridge_target = self._start_server(opened, settings, private=private or bridge)
+            bridge_target = self._start_server(opened, settings, private=private or bridge or console is not None)
+            console_url = None
+            if self.console:
+                # It has pages open, which would delay the server.
+                opened.callback(self.console.stop)
+                console_url = self.console.start(bridge_target.partition(",")[0])
             if self._bridges:
                 # Registered a second time, because callbacks run in reverse: the bridges stop before the server, so
                 # that no calls come through them while it drains. Stopping them again is harmless.
                 opened.callback(self._bridges.stop)
-                self.bridge_address = self._bridges.start(bridge_target, self.server.url)
+                self.bridge_address = self._bridges.start(bridge_target, self.server.url, console_url)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -328,7 +371,7 @@ class ServerStack:
 
     def keep_alive(self, notify: supervision.RestartCallback) -> None:
         """Restart processes that die, and notify the callback."""
-        for each in (self._workers, self._bridges):
+        for each in (self._workers, self._bridges, self.console):
             if each:
                 each.keep_alive(notify)
 

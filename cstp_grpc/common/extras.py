@@ -67,6 +67,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "redis": Extra("Rate limits in Redis", ("redis",)),
     "otel": Extra("Sending traces and metrics over OTLP", ("opentelemetry",)),
     "mcp": Extra("Serving MCP", ("mcp", "mcp_types", "starlette", "uvicorn")),
+    "console": Extra("The console", ("nicegui", "fastapi", "starlette", "uvicorn", "python_multipart")),
 }
 """The extras by name. An extra comes after those that it includes: for a shared library, the smaller one is named."""
 

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "CSTP_GRPC__PORT": "0",
     "CSTP_SERVER__PORT": "0",
     "CSTP_A2A__GRPC_PORT": "0",
+    "CSTP_CONSOLE__ENABLED": "false",
     "CSTP_EMBEDDING__PROVIDER": "lexical",
     "CSTP_INDEX__MODE": "off",
     # Loads sooner than all packs, at each of many starts.

@@ -384,6 +384,7 @@ server:
   grpc_client_certificate: x
   tls: {certificate: x, key: x, client_ca: x}
 grpc: {tls: {certificate: x, key: x, client_ca: x}}
+console: {tls: {certificate: x, key: x, client_ca: x}}
 auth: {jwt: [{issuer: i, audience: [a], jwks_url: "https://example.com", ca_file: x}]}
 cstp: {guardrails: {config_path: x}}
 storage: {url: "sqlite:///x.db"}
@@ -406,6 +407,9 @@ PATHS: list[Callable[[Settings], object]] = [
     lambda settings: settings.grpc.tls and settings.grpc.tls.certificate,
     lambda settings: settings.grpc.tls and settings.grpc.tls.key,
     lambda settings: settings.grpc.tls and settings.grpc.tls.client_ca,
+    lambda settings: settings.console.tls and settings.console.tls.certificate,
+    lambda settings: settings.console.tls and settings.console.tls.key,
+    lambda settings: settings.console.tls and settings.console.tls.client_ca,
     lambda settings: settings.auth.jwt[0].ca_file,
     lambda settings: settings.cstp.guardrails.config_path,
     lambda settings: settings.embedding.model_path,

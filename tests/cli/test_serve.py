@@ -48,6 +48,28 @@ def developer(developer_server: tuple[Process, Path], home: Path, monkeypatch: p
     return process
 
 
+def test_a_developers_server_runs_the_console_and_says_so_first(home: Path) -> None:
+    environment = {**ENVIRONMENT, "CSTP_CONSOLE__ENABLED": "true", "CSTP_CONSOLE__PORT": "0"}
+    with started("serve", "--dev", environment=environment) as process:
+        process.wait_for(READY)
+        first = next(index for index, line in enumerate(process.printed) if "CSTP is ready" in line)
+        link = process.printed[first + 1].split()[1]
+        console, _, path = link.partition("/enter")
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"url=/" in browser.open(f"{console}/enter{path}", timeout=BOUND).read()
+        assert b"Overview" in browser.open(console, timeout=BOUND).read()
+        # The bridge sends browsers there, and nobody else.
+        bridge = process.value("JSON-RPC").removesuffix("/cstp")
+        asked = urllib.request.Request(f"{bridge}/", headers={"Accept": "text/html"})
+        with urllib.request.urlopen(asked, timeout=BOUND) as redirected:
+            assert redirected.url.startswith(f"{console}/")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{bridge}/", timeout=BOUND)
+        refused.value.close()
+        assert refused.value.code == 404
+        assert process.end() == 0
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

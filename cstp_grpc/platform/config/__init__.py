@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.exposure import describe_plain_listeners as describe_plain_listeners
     from cstp_grpc.platform.config.listeners import A2aSettings as A2aSettings
     from cstp_grpc.platform.config.listeners import AuthSettings as AuthSettings
+    from cstp_grpc.platform.config.listeners import ConsoleSettings as ConsoleSettings
     from cstp_grpc.platform.config.listeners import GrpcSettings as GrpcSettings
     from cstp_grpc.platform.config.listeners import MetricsSettings as MetricsSettings
     from cstp_grpc.platform.config.listeners import OtlpSettings as OtlpSettings
@@ -65,8 +66,9 @@ else:
         "environment": "CommandEnvironment ENV_PREFIX command_environment dial_host environment_without_settings"
         " forbid_telemetry inherited_environment is_loopback join_host_port silence_grpc",
         "exposure": "describe_plain_listeners",
-        "listeners": "A2aSettings AuthSettings GrpcSettings MetricsSettings OtlpSettings PushSettings RateLimitSettings"
-        " ServeSettings ServerSettings SharedRateLimitSettings TlsSettings TokenSettings count_bridges count_workers",
+        "listeners": "A2aSettings AuthSettings ConsoleSettings GrpcSettings MetricsSettings OtlpSettings PushSettings"
+        " RateLimitSettings ServeSettings ServerSettings SharedRateLimitSettings TlsSettings TokenSettings"
+        " count_bridges count_workers",
         "loading": "build_settings deep_merge describe_validation_error load_settings validate_text",
         "notifications": "NotificationSettings",
         "other_agents": "CallbackSettings FederationSettings LiaisonSettings PILLARS PeerSettings PillarSettings"

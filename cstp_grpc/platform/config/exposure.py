@@ -11,9 +11,10 @@ from cstp_grpc.platform.config.environment import is_loopback
 if TYPE_CHECKING:
     from cstp_grpc.platform.config.settings import Settings
 
-Listener = Literal["grpc", "server", "a2a", "metrics", "bridge_metrics"]
+Listener = Literal["grpc", "server", "a2a", "metrics", "bridge_metrics", "console"]
 ALL_LISTENERS: Final[Sequence[Listener]] = get_args(Listener)
 SERVER_LISTENERS: Final[Sequence[Listener]] = ("grpc", "metrics")
+CONSOLE_LISTENERS: Final[Sequence[Listener]] = ("console",)
 BRIDGE_LISTENERS: Final[Sequence[Listener]] = ("server", "a2a", "bridge_metrics")
 
 
@@ -31,11 +32,17 @@ def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) 
     """Yield a sentence for each listener beyond loopback without TLS, unless the settings say that this is meant."""
     if settings.serve.insecure:
         return
-    bridge = settings.server
+    bridge, console, grpc = settings.server, settings.console, settings.grpc
+    proxies = "serve.behind_proxy with server.trusted_proxies"
+    # The last two: whether a proxy in front of it is configured, and by which settings.
     described = {
-        "grpc": ("grpc.host", settings.grpc.host, "grpc.tls", settings.grpc.tls, settings.grpc.trusted_proxies),
-        "server": ("server.host", bridge.host, "server.tls", bridge.tls, bridge.trusted_proxies),
-        "a2a": ("a2a.grpc_host", settings.a2a.grpc_host, "server.tls", bridge.tls, bridge.trusted_proxies),
+        "grpc": ("grpc.host", grpc.host, "grpc.tls", grpc.tls, grpc.trusted_proxies, proxies.replace("server", "grpc")),
+        "server": ("server.host", bridge.host, "server.tls", bridge.tls, bridge.trusted_proxies, proxies),
+        "a2a": ("a2a.grpc_host", settings.a2a.grpc_host, "server.tls", bridge.tls, bridge.trusted_proxies, proxies),
+        "console": (
+            *("console.host", console.host, "console.tls", console.tls, console.is_secure),
+            "serve.behind_proxy with an https console.public_url",
+        ),
     }
     metrics = settings.metrics
     ports = {"metrics": metrics.port, "bridge_metrics": metrics.bridge_port}
@@ -44,13 +51,11 @@ def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) 
     if serves_metrics and metrics.tls is None and not is_loopback(metrics.host) and not settings.serve.behind_proxy:
         yield describe_exposure("metrics.host", metrics.host, "metrics.tls", "serve.behind_proxy")
     for listener in [each for each in listeners if each in described]:
-        key, host, tls_key, tls, proxies = described[listener]
+        key, host, tls_key, tls, has_proxy, proxy_keys = described[listener]
         if tls is not None or is_loopback(host) or (listener == "a2a" and not settings.a2a.enabled):
             continue
-        if settings.serve.behind_proxy and proxies:
-            continue
-        proxies_key = f"{'grpc' if listener == 'grpc' else 'server'}.trusted_proxies"
-        yield describe_exposure(key, host, tls_key, f"serve.behind_proxy with {proxies_key}")
+        if not (settings.serve.behind_proxy and has_proxy):
+            yield describe_exposure(key, host, tls_key, proxy_keys)
 
 
 def describe_exposure(key: str, host: str, tls_key: str, proxy_keys: str) -> str:

@@ -90,6 +90,31 @@ class ServerSettings(SettingsSection):
     """The certificate of the bridge, for HTTP and for A2A over gRPC. [default: no TLS]"""
 
 
+class ConsoleSettings(SettingsSection):
+    """The console: pages for people, in a browser. `cstp console` and `cstp serve --dev` run it."""
+
+    enabled: bool = True
+    """False leaves it out of `cstp serve --dev`."""
+    host: str = "127.0.0.1"
+    """The address it listens on."""
+    port: Port = 8200
+    """The port it listens on; 0 chooses a free one."""
+    public_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#@]+$")
+    """The URL by which browsers reach it, without a path, such as `https://console.example.com`. The bridge redirects
+    browsers that open `/` to it. [default: its own address]"""
+    idle_minutes: float = Field(default=30.0, gt=0, le=1440)
+    """Minutes without input after which a person is signed out."""
+    session_hours: float = Field(default=12.0, gt=0, le=168)
+    """Hours after which a person is signed out in any case."""
+    tls: TlsSettings | None = None
+    """The certificate of the console. [default: no TLS]"""
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers reach it over https."""
+        return self.tls is not None or (self.public_url or "").startswith("https://")
+
+
 class TlsSettings(SettingsSection):
     """The certificate that identifies a server."""
 

@@ -16,6 +16,7 @@ from cstp_grpc.platform.config.listeners import (
     EXPECTED_PERMISSIONS,
     A2aSettings,
     AuthSettings,
+    ConsoleSettings,
     GrpcSettings,
     MetricsSettings,
     OtlpSettings,
@@ -412,6 +413,8 @@ class Settings(BaseModel):
     """The processes of `cstp serve`."""
     server: ServerSettings = ServerSettings()
     """The HTTP bridge."""
+    console: ConsoleSettings = ConsoleSettings()
+    """The console, pages for people in a browser."""
     a2a: A2aSettings = A2aSettings()
     """The A2A peer."""
     grpc: GrpcSettings = GrpcSettings()
@@ -454,6 +457,7 @@ class Settings(BaseModel):
         if not self.auth.enabled:
             # Every listener counts: an open bridge would let strangers in to a server on loopback.
             hosts = {"server.host": self.server.host, "grpc.host": self.grpc.host, "a2a.grpc_host": self.a2a.grpc_host}
+            hosts["console.host"] = self.console.host
             for key, host in hosts.items():
                 if not is_loopback(host):
                     raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
