@@ -207,7 +207,7 @@ def test_the_state_of_rooms_and_process_is_told(watched: Watched) -> None:
     for kind in ("callbacks", "push_notifications", "shares"):
         assert kind in scraped.labels("cstp_outbox_items", "kind")
         assert scraped.value("cstp_outbox_oldest_seconds", kind=kind) == 0
-    assert scraped.labels("cstp_watchers", "kind") == {"decisions", "intents", "approvals", "liaison"}
+    assert scraped.labels("cstp_watchers", "kind") == {"decisions", "intents", "approvals", "liaison", "audit"}
     assert scraped.value("cstp_guardrails_in_force") == len(RULES)
     assert scraped.value("cstp_unreadable_measures") == 0
     for name in ("process_resident_memory_bytes", "process_open_fds", "process_python_threads"):
