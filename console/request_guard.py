@@ -11,8 +11,8 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from typing import Final
+from urllib.parse import parse_qs, quote, urlsplit
 
 from nicegui import Client
 from starlette.datastructures import Headers, MutableHeaders
@@ -163,8 +163,6 @@ def content_length(headers: Headers) -> int:
 
 def sign_in_url(scope: Scope) -> str:
     """Return the path of the sign-in, which leads back to the requested page."""
-    from urllib.parse import quote
-
     query = scope["query_string"].decode("latin-1")
     return f"{SIGN_IN_PATH}?next={quote(scope['path'] + (f'?{query}' if query else ''), safe='')}"
 
@@ -247,9 +245,3 @@ def with_nonces(send: Send, nonce: str) -> Send:
             await send({"type": "http.response.body", "body": body})
 
     return send_with_nonces
-
-
-def page_state(request: Any) -> ConsoleSession:
-    """Return the session of the request of a page, which the guard has checked."""
-    session: ConsoleSession = request.scope["state"]["session"]
-    return session
