@@ -31,6 +31,8 @@ class ConsoleTask:
     """The server: `[grpc[s]://]host:port`."""
     ca_file: str | None = None
     """A PEM file of the authorities to trust instead of the system's."""
+    client_certificate: str | None = None
+    """A PEM file with the certificate of the console and its key."""
     link: bool = False
     """Whether to make a link that signs in once with `token`."""
     token: str | None = None
@@ -70,7 +72,8 @@ def main() -> int:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         target = task.target if "://" in task.target else f"grpc://{task.target}"
         authorities = Path(task.ca_file).read_bytes() if task.ca_file else None
-        server = ServerTarget(target, authorities)
+        own = Path(task.client_certificate) if task.client_certificate else None
+        server = ServerTarget(target, authorities, own)
         asyncio.run(serve_until_stopped(settings.console, server, task, channel.report))
     except (ConfigError, CannotListen, OSError) as error:
         return fail(error)

@@ -38,6 +38,8 @@ class ServerTarget:
     """`grpc://host:port`, or `grpcs://host:port` with TLS."""
     authorities: bytes | None = None
     """The certificates of the authorities to trust, PEM; None for those of the system."""
+    own_certificate: Path | None = None
+    """A PEM file with the certificate of the console and its key, for a server that requires one with tokens, too."""
 
     @property
     def accepts_certificates(self) -> bool:
@@ -46,7 +48,10 @@ class ServerTarget:
     def open_client(self, token: str | None, certificate: bytes | None = None) -> AsyncCstpClient:
         """Return a client that calls with a token or a client certificate with its key. Raises InvalidArgument."""
         if certificate is None:
-            return self._build_client(token, None)
+            if token is None and self.own_certificate is not None:
+                # Security: the server would take the person for the console.
+                raise InvalidArgument.field("token", "is missing")
+            return self._build_client(token, self.own_certificate)
         # The library reads files. This one is readable by its owner only, and gone when the client is made.
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(certificate)

@@ -45,6 +45,7 @@ def console_command(dev: bool, insecure: bool, choice: ServerChoice, timeout: fl
     task = {
         "target": endpoint.url,
         "ca_file": str(endpoint.ca_file) if endpoint.ca_file else None,
+        "client_certificate": str(endpoint.client_certificate) if endpoint.client_certificate else None,
         "link": dev,
         "token": endpoint.token if dev else None,
         "announce": True,

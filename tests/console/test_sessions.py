@@ -12,6 +12,7 @@ import pytest
 from console.sessions import LINK_SECONDS, MAX_FAILURES, ServerTarget, SessionStore
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument, RateLimited
 from cstp_grpc.server.app import App
+from tests.certificates import Authority
 from tests.harness import TOKENS, running, settings
 
 
@@ -95,6 +96,32 @@ def test_a_link_signs_in_once_and_not_for_ever(app: App) -> None:
         await store.close()
 
     asyncio.run(follow())
+
+
+def test_a_certificate_signs_in_and_that_of_the_console_does_not(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> None:
+    people = Authority(tmp_path_factory.mktemp("people"))
+    tls = {**authority.certify().settings, "client_ca": str(people.certificate)}
+    agents = [{"name": "deployer", "dns": "deployer.example.com"}, {"name": "console", "dns": "console.example.com"}]
+    wanted = settings(tmp_path_factory.mktemp("mtls"), grpc={"tls": tls}, auth={"certificates": agents})
+    person, own = (people.certify(f"DNS:{name}.example.com") for name in ("deployer", "console"))
+    shown = tmp_path_factory.mktemp("own") / "own.pem"
+    shown.write_bytes(own.certificate.read_bytes() + own.key.read_bytes())
+
+    async def sign_in(target: str) -> None:
+        store = SessionStore(ServerTarget(target, authority.certificate.read_bytes(), shown), 60, 300)
+        pem = person.certificate.read_bytes() + person.key.read_bytes()
+        for token, certificate, agent in ((None, pem, "deployer"), (TOKENS["alice"], None, "alice")):
+            session = store.find_session(await store.sign_in(token, certificate, "127.0.0.1"))
+            assert session
+            assert session.agent == agent
+        with pytest.raises(InvalidArgument):
+            await store.sign_in(None, None, "127.0.0.1")
+        await store.close()
+
+    with running(wanted) as app:
+        asyncio.run(sign_in(f"grpcs://localhost:{app.port}"))
 
 
 def test_an_unusable_certificate_is_refused_before_a_connection(app: App, tmp_path: Path) -> None:
