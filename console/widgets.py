@@ -20,6 +20,8 @@ TONES: Final[Mapping[str, Sequence[str]]] = {
 }
 """Words by the colour of their badge; the text says the same, for readers who see no difference."""
 TONE_OF_WORD: Final = {word: tone for tone, words in TONES.items() for word in words}
+LONG: Final = 60
+"""Characters of a fact that has a line of its own."""
 Row = Mapping[str, Any]
 
 
@@ -96,7 +98,7 @@ def show_facts(answer: Row, spec: str) -> None:
     with add_group("dl", "facts"):
         for name, field in parse_fields(spec):
             if text := format_field(answer, field):
-                with add_group("div"):
+                with add_group("div", "long" if len(text) > LONG else ""):
                     add_element("dt", name)
                     add_element("dd", text)
 

@@ -56,6 +56,7 @@ NOT_RUN = {
     ): "a session of Claude Code: such ones are run by tests/agents/hosts/interop.py",
     ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
     ("docs/frameworks.md", "examples/frameworks/"): "part of an example, which `make test-frameworks` runs",
+    ("docs/walk.md", ""): "walked by tests/agents/hosts/walk.py",
     ("docs/guardrails/first-rule.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
     ("docs/installing.md", ""): "installs from the network: tried by tests/test_installed_wheel.py",
     (

@@ -16,11 +16,11 @@ from cstp_grpc.contract.enums import ApprovalStatus
 
 FACTS = (
     "Agent: agent; On behalf of: onBehalfOf; Category: subject.category; Project: subject.project; "
-    "Confidence: subject.confidence|percent; Folder: subject.directory; Paths: subject.paths|words; "
-    "Writes: subject.writes|words; Requested: createdAt|instant; Expires: expiresAt|instant; Decided by: decidedBy; "
+    "Confidence: subject.confidence|percent; Folder: subject.directory; Paths: subject.paths|list; "
+    "Writes: subject.writes|list; Requested: createdAt|instant; Expires: expiresAt|instant; Decided by: decidedBy; "
     "Comment: comment; Uses: uses; Digest of the action: digest"
 )
-GUARDRAILS = "Rule: name; Reason: message; Approvers: approvers|words; Granted by: grantedBy"
+GUARDRAILS = "Rule: name; Reason: message; Approvers: approvers|list; Granted by: grantedBy"
 SIMILAR = "Decision: title > /decisions/{id}; Outcome: outcome|badge; Lesson: notes"
 REUSE = {0: "once", 1: "for 1 hour", 8: "for 8 hours", 24: "for 24 hours"}
 """Hours for which an approval lets the action through any number of times."""

@@ -33,7 +33,7 @@ FIELDS = {
 }
 """Fields of requests by arguments of the URL."""
 COLUMNS = (
-    "Action: title > /audit/story?{key}={id}; Event: event|word; Verdict: verdict|badge; Rules: rules|words; "
+    "Action: title > /audit/story?{key}={id}; Event: event|word; Verdict: verdict|badge; Rules: rules|list; "
     "Agent: requestingAgent; Time: timestamp|instant"
 )
 REPORT = (
@@ -129,7 +129,8 @@ async def show_verification(view: View) -> None:
                 elif report := part.get("report"):
                     progress.value = 1
                     state = "forged" if report["findingCount"] else "not provable yet"
-                    widgets.add_badges("verified" if report["whole"] else state)
+                    with widgets.add_line():
+                        widgets.add_badges("verified" if report["whole"] else state)
                     widgets.add_text(report.get("unproved"))
                     widgets.show_facts(report, REPORT)
 

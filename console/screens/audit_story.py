@@ -8,6 +8,7 @@ from typing import Final
 
 from console import texts, widgets
 from console.view import Answer, View
+from cstp_grpc.contract.enums import Permission
 
 KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "correlation": ("correlation_id", "correlationId"),
@@ -30,19 +31,26 @@ async def show_story(view: View) -> None:
     first, last = entries[0]["timestamp"], entries[-1]["timestamp"]
     agents = sorted({each["requestingAgent"] for each in entries if each["requestingAgent"]})
     with widgets.add_card(next((each["action"] for each in entries if each.get("action")), "A request")):
-        facts = "Agents: agents|words; First entry: first|instant; Last entry: last|instant; "
-        facts += "Correlation id: correlationId|words; Decisions: decisionId|words; Rules: rules|words"
+        facts = "Agents: agents|list; First entry: first|instant; Last entry: last|instant; "
+        facts += "Correlation id: correlationId|list; Decisions: decisionId|list; Rules: rules|list"
         rules = sorted({each["ruleSetVersion"] for each in entries if each.get("ruleSetVersion")})
         widgets.show_facts({**ids, "agents": agents, "first": first, "last": last, "rules": rules}, facts)
         subject = {"decision": ids["decisionId"][0]} if ids["decisionId"] else {"after": first, "before": last}
         with widgets.add_line():
             widgets.add_link("Download the evidence with its proof", texts.page_url("/download/evidence", **subject))
             widgets.add_link("Verify the trail", "/audit/verify")
-    for approval in ids["approvalId"][:3]:
-        await view.show_part(partial(show_approved, view, approval))
+    if Permission.APPROVE in view.session.permissions:
+        for approval in ids["approvalId"][:3]:
+            await view.show_part(partial(show_approved, view, approval))
+    elif ids["approvalId"]:
+        widgets.add_text(
+            "The permission “approve” also shows the request, and the comment of those who decided.", "muted"
+        )
     with widgets.add_card("From announcement to outcome"), widgets.add_group("ol", "timeline"):
+        known = None
         for entry in entries:
-            show_entry(entry)
+            show_entry(entry, known)
+            known = entry.get("action")
 
 
 async def collect_entries(view: View) -> list[Answer]:
@@ -74,17 +82,20 @@ async def show_approved(view: View, approval_id: str) -> None:
         widgets.show_facts(approval, "Decided by: decidedBy; Decided: decidedAt|instant; Comment: comment")
 
 
-def show_entry(entry: Answer) -> None:
-    """Show an entry of the timeline."""
+def show_entry(entry: Answer, known: str | None) -> None:
+    """Show an entry of the timeline, with its action unless that is `known` from the entry before."""
     verdict = entry_verdict(entry)
     with widgets.add_group("li", widgets.TONE_OF_WORD.get(verdict, "")):
         with widgets.add_line():
             widgets.add_element("strong", texts.format_word(entry["event"]).capitalize())
             widgets.add_badges(verdict)
-            when = texts.format_instant(entry["timestamp"])
-            widgets.add_element("span", f"{when}, {entry['requestingAgent'] or 'unknown'}", "muted")
-        widgets.add_text(entry.get("action"))
-        for label, rules in (("Stopped by", entry["violations"]), ("Warned by", entry["warnings"])):
+            when = texts.parse_instant(entry["timestamp"])
+            who = entry["requestingAgent"] or "unknown"
+            widgets.add_element("span", f"{when:%Y-%m-%d %H:%M:%S} UTC, {who}", "muted")
+        widgets.add_text(None if entry.get("action") == known else entry.get("action"))
+        # Entries about approvals have no verdict, but the rules that ask for one.
+        stopped = "Approval asked by" if entry.get("allowed") is None else "Stopped by"
+        for label, rules in ((stopped, entry["violations"]), ("Warned by", entry["warnings"])):
             widgets.add_text(f"{label} {', '.join(rules)}" if rules else None)
         with widgets.add_line():
             widgets.add_element("span", f"Entry {entry['id']}", "muted")

@@ -21,7 +21,7 @@ COLUMNS = (
 )
 FACTS = (
     "Agent: agent; Category: category; Project: project; Confidence: confidence|percent; Decided: date|day; "
-    "Reviewed: reviewedDate|day; Review by: reviewBy|day; Tags: tags|words; Source: source; Id: id"
+    "Reviewed: reviewedDate|day; Review by: reviewBy|day; Tags: tags|list; Source: source; Id: id"
 )
 FILTERS = (
     Field("query", "Search by meaning"),

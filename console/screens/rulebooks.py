@@ -16,8 +16,8 @@ RULES = (
     "Owner: owner; Rulebook: rulebook; Expires: expires|day"
 )
 FACTS = (
-    "Id: id; Rulebook: rulebook; Owner: owner; Expires: expires|day; Categories: categories|words; "
-    "Stakes: stakes|words; Approvers: approvers|words; Tags: tags|words; Suggestion: suggestion"
+    "Id: id; Rulebook: rulebook; Owner: owner; Expires: expires|day; Categories: categories|list; "
+    "Stakes: stakes|words; Approvers: approvers|list; Tags: tags|list; Suggestion: suggestion"
 )
 PROBLEMS = "File: file; Line: line; Where: where; Problem: reason"
 DAYS = 7

@@ -9,7 +9,10 @@ import pytest
 from nicegui import ui
 
 from console.app import SCREENS
+from console.view import find_method
 from cstp_grpc.client import CstpClient
+from cstp_grpc.contract.json_codec import to_json
+from cstp_grpc.contract.proto_values import build_message
 from cstp_grpc.server.app import App
 from tests.console.support import ConsoleKit, console_kit
 from tests.harness import TOKENS, running, settings
@@ -87,6 +90,38 @@ def test_one_person_asks_and_another_grants(app: App) -> None:
         await alice.should_see("No approval is pending.", retries=50)
         await bob.open("/audit?event=approval_granted")
         await bob.should_see("approval granted")
+
+    in_console(app, act)
+
+
+def ask_approval(app: App) -> str:
+    """Have a request of alice pending, and return its id."""
+    with CstpClient(app.target, TOKENS["alice"]) as client:
+        verdict = client.check_guardrails("Rename tables", stakes="critical", writes=["old_names.log"])
+        return verdict.approval.id
+
+
+def test_names_of_files_are_shown_as_they_are(app: App) -> None:
+    async def act(kit: ConsoleKit) -> None:
+        user = await kit.sign_in("bob")
+        await user.open(f"/approvals/{ask_approval(app)}")
+        await user.should_see("Writes")
+        await user.should_not_see("old names.log")
+
+    in_console(app, act)
+
+
+def test_an_auditor_reads_the_story_of_a_request_of_others(app: App) -> None:
+    async def act(kit: ConsoleKit) -> None:
+        rpc = find_method("createToken")
+        with CstpClient(app.target, TOKENS["bob"]) as client:
+            wanted = build_message(rpc.request, {"agent": "auditor", "permissions": ["admin"], "request_id": "auditor"})
+            auditor = to_json(client.call(rpc, wanted))["secret"]
+        user = await kit.sign_in_with(auditor)
+        await user.open(f"/audit/story?approval={ask_approval(app)}")
+        await user.should_see("Approval requested")
+        await user.should_see("Approval asked by ask")
+        await user.should_not_see("This cannot be shown")
 
     in_console(app, act)
 
