@@ -15,7 +15,7 @@ from tests.modules.intent_layer.repositories import needs_git
 from tests.snippets import DOCUMENTS, ROOT, Snippet, is_running, read_snippets, reading
 
 NOT_RUN = {
-    ("README.md", "make run     # a gRPC server and an HTTP bridge on this machine, with example decisions"): (
+    ("README.md", "make run     # a server, its HTTP bridge and the console on this machine, with example decisions"): (
         "`make test` is what runs this; each document that needs a server is read beside `make run`"
     ),
     (
