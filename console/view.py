@@ -66,6 +66,10 @@ class View:
         await part.show()
         return part
 
+    def show_later(self, build: Callable[[], Awaitable[None]]) -> None:
+        """Build a part that takes long when the rest of the page is already shown."""
+        ui.timer(0, Part(build).show, once=True)
+
     async def show_listing(
         self,
         method: str,

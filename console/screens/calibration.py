@@ -30,7 +30,7 @@ async def show_calibration(view: View) -> None:
     filters = {name: value for name, value in conditions.items() if value}
     fields = {"filters": filters, "all_agents": "agent" not in filters}
     await view.show_part(partial(show_figures, view, fields))
-    await view.show_part(partial(show_patterns, view, fields))
+    view.show_later(partial(show_patterns, view, fields))
 
 
 async def show_figures(view: View, fields: dict[str, object]) -> None:
