@@ -34,6 +34,7 @@ NOT_RUN = {
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/modules/callbacks/test_guide.py",
+    ("docs/console.md", "cstp console --dev"): "runs until it is stopped: started by tests/console/browser.py",
     ("docs/notifications.md", "{"): "sent by a server: compared by tests/modules/notifications/test_notifications.py",
     (
         "docs/deployment/scaling.md",
