@@ -134,21 +134,23 @@ def show_table(
             for row in rows:
                 with add_group("tr"):
                     for name, field in columns:
-                        with add_group("td", data_label=name):
-                            add_cell(row, field)
+                        add_cell(row, field, name)
                     if buttons:
                         with add_group("td", data_label="Actions"), add_group("div", "buttons"):
                             buttons(row)
 
 
-def add_cell(row: Row, field: str) -> None:
+def add_cell(row: Row, field: str, name: str) -> None:
     path, _, url = field.partition(" > ")
-    if url:
-        add_link(format_field(row, path), fill_url(url, row))
-    elif path.endswith("|badge"):
-        add_badges(format_field(row, path.removesuffix("|badge")))
-    else:
-        add_element("span", format_field(row, path) or MISSING)
+    if not url and not path.endswith("|badge"):
+        # A text needs no element of its own; each costs 0.1 ms.
+        add_element("td", format_field(row, path) or MISSING, data_label=name)
+        return
+    with add_group("td", data_label=name):
+        if url:
+            add_link(format_field(row, path), fill_url(url, row))
+        else:
+            add_badges(format_field(row, path.removesuffix("|badge")))
 
 
 def show_pager(path: str, arguments: Mapping[str, str], next_token: str | None) -> None:

@@ -68,8 +68,8 @@ async def show_audit(view: View) -> None:
     if first_page:
         await view.show_part(partial(show_counts, view, since or datetime.now(UTC) - 7 * DAY, conditions))
     empty = ("No entry matches.", "Widen the filters. Checks and announcements of agents appear here.")
-    # It counts all pages, once.
-    request = {**conditions, "after": since, "with_total": first_page}
+    # All pages are counted once; since an instant, the figures above have the number.
+    request = {**conditions, "after": since, "with_total": first_page and since is None}
     await view.show_listing("listAuditEntries", "entries", COLUMNS, empty, request, change=with_story)
 
 
