@@ -140,6 +140,12 @@ AIMS = [
     Aim("the same with 10 000, 1 in flight", "-", "3 x", search_parts(10_000, 1, 3.0)),
     Aim("the same with 1 000 000, 1 in flight", "-", "18 x", search_parts(1_000_000, 1, 18.0)),
     Aim("recall@10 with 100 000", "1.00", "0.98", [Part("search/100000.recall-at-10", 0.98)]),
+    Aim(
+        "the slowest screen of the console, 10 000 decisions, 100 000 audit entries: p50 / the slowest call",
+        "-",
+        "300 ms",
+        [Part("console/slowest-page.p50", 300, "{:.0f}"), Part("console/slowest-page.max", 300, "{:.0f} ms")],
+    ),
     Aim("RouteToLiaisonAgent", "6.6 x", "3.5 x", [Part("liaison/route.p50", 3.5, "{:.2f} x")]),
     Aim(
         "the bridge adds; SendMessage over A2A",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.bench.checks import measure_checks
 from tests.bench.commands import measure_commands
+from tests.bench.console_screens import measure_console
 from tests.bench.contention import measure_contention
 from tests.bench.embedding import measure_embedding
 from tests.bench.federation import measure_federation
@@ -45,6 +46,7 @@ SECTIONS: Mapping[str, Section] = {
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
     "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
     "search": Section("queries under filters by the number of decisions: --sizes 1k 10k 100k 1m", measure_search),
+    "console": Section("screens of the console, of 10 000 decisions and 100 000 audit entries", measure_console),
     "liaison": Section("routing chat sessions", measure_liaison),
     "contention": Section("checks beside 64 queries in flight", measure_contention),
     "overload": Section("checks beside ten times the searches that saturate", measure_overload, is_usual=False),

@@ -40,6 +40,7 @@ def settings(arguments: argparse.Namespace) -> config.Settings:
         embedding={"provider": arguments.provider},
         index={"mode": arguments.index},
         cstp={"guardrails": {"config_path": arguments.rules}},
+        intent_layer={"projects": [{"name": "bench", "root": arguments.project}] if arguments.project else []},
         liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
         federation={"peers": peers},
         metrics={"port": 0} if arguments.metrics else {},
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--provider", default="lexical")
     parser.add_argument("--index", default="off")
     parser.add_argument("--rules", type=Path, help="a rulebook; the default one unless given")
+    parser.add_argument("--project", type=Path, help="the folder of a project named `bench`")
     parser.add_argument("--peer", type=int, action="append", default=[], help="the port of a peer")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import JournalEntry, PassageVectors
 from cstp_grpc.platform import config
@@ -91,30 +92,32 @@ def decision_id(number: int) -> str:
     return f"dec-{number:08}"
 
 
-def write_decisions(data_dir: Path, embedder: Embedder, vectors: Vectors) -> None:
+def write_decisions(
+    data_dir: Path, embedder: Embedder, vectors: Vectors, make: Callable[[int], JournalEntry] = make_entry
+) -> None:
     """Make the journal of a data folder with a decision for each vector."""
     settings = config.load_settings(None, data_dir=data_dir)
     database = open_database(settings.storage_url, settings.storage.pool_size)
     try:
         migrate_database(database)
         store, writer = SqlDecisionStore(database, SHARE_WITH_ALL), GroupCommitWriter(database, 600)
+        changes = SqlChangeLog(database, writer)
+
+        def insert(numbers: Sequence[int], unit_of_work: UnitOfWork) -> None:
+            # Numbered as the server numbers changes, which therefore continues after them.
+            entries = [(make(number), changes.append(unit_of_work, decision_id(number))) for number in numbers]
+            store.insert(unit_of_work, entries, START)
+            passages = [(decision_id(number), PassageVectors(vectors[number : number + 1])) for number in numbers]
+            store.put_vectors(unit_of_work, embedder.model, passages)
+
         try:
             for numbers in batches(len(vectors)):
-                writer.run(partial(insert, store, embedder, vectors, numbers))
+                writer.run(partial(insert, numbers))
+            changes.clear()
         finally:
             writer.close()
     finally:
         database.close()
-
-
-def insert(
-    store: SqlDecisionStore, embedder: Embedder, vectors: Vectors, numbers: Sequence[int], unit_of_work: UnitOfWork
-) -> None:
-    """Insert decisions with their vectors."""
-    entries = [(make_entry(number), number + 1) for number in numbers]
-    store.insert(unit_of_work, entries, START)
-    passages = [(decision_id(number), PassageVectors(vectors[number : number + 1])) for number in numbers]
-    store.put_vectors(unit_of_work, embedder.model, passages)
 
 
 def batches(size: int) -> Iterator[range]:
