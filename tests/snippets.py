@@ -25,7 +25,6 @@ from markdown_it import MarkdownIt
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform import config
-from tests.databases import write_journal
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -435,9 +434,6 @@ def reading(folder: Path, **environment: str) -> Iterator[Reader]:
     """
     checkout = folder / "cstp"
     make_checkout(checkout)
-    # The first server would make the same journal, by migrations that take longer than all the rest of its start.
-    (checkout / "var").mkdir(mode=0o700)
-    write_journal(checkout / "var" / "journal.db")
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
         ports = {port: str(each.getsockname()[1]) for port, each in zip(PORTS, sockets, strict=True)}
