@@ -27,22 +27,33 @@ async def send_export(request: Request) -> Response:
     name = request.query_params.get("format", "jsonl")
     if name not in ENDING:
         return PlainTextResponse("The format must be jsonl, csv or cloudevents.", 400)
-    return await send_stream(request, "exportAudit", f"audit.{ENDING[name]}", {"format": name, **read_period(request)})
+    try:
+        period = read_period(request)
+    except ValueError as error:
+        return PlainTextResponse(str(error), 400)
+    return await send_stream(request, "exportAudit", f"audit.{ENDING[name]}", {"format": name, **period})
 
 
 async def send_evidence(request: Request) -> Response:
     """Send evidence about a decision or a period."""
     decision = request.query_params.get("decision")
-    subject = {"decision_id": decision} if decision else read_period(request)
+    try:
+        subject = {"decision_id": decision} if decision else read_period(request)
+    except ValueError as error:
+        return PlainTextResponse(str(error), 400)
     return await send_stream(request, "getEvidence", "evidence.json", subject)
 
 
 def read_period(request: Request) -> dict[str, Any]:
-    try:
-        given = {name: request.query_params.get(name) for name in ("after", "before")}
-        return {name: parse_instant(text) for name, text in given.items() if text}
-    except ValueError:
-        return {}
+    """Return the ends of the period that are given. Raises ValueError, which names a malformed one."""
+    period = {}
+    for name in ("after", "before"):
+        if text := request.query_params.get(name):
+            try:
+                period[name] = parse_instant(text)
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{name} must be an instant such as 2026-01-31T12:00:00Z.") from error
+    return period
 
 
 async def send_stream(request: Request, method: str, file: str, fields: Mapping[str, Any]) -> Response:

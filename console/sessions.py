@@ -23,6 +23,8 @@ CALL_SECONDS: Final = 20.0
 """Timeout of a call, retries included. Chosen: a person who waits longer reloads the page."""
 MAX_SESSIONS: Final = 500
 """Chosen: each has a connection to the server; more people sign in elsewhere."""
+MAX_SESSIONS_OF_AGENT: Final = 20
+"""The oldest one ends, so that no agent takes the sessions of others. Chosen: more than a person's browsers."""
 LINK_SECONDS: Final = 3600.0
 """Seconds for which a link signs in. Chosen: time to open it after the start."""
 MAX_FAILURES: Final = 10
@@ -130,7 +132,11 @@ class SessionStore:
         if attempt in self._failures:
             self._failures.remove(attempt)
         secret = secrets.token_urlsafe(SECRET_BYTES)
-        self._sessions[hash_secret(secret)] = ConsoleSession(client, access, now, now)
+        session = ConsoleSession(client, access, now, now)
+        same = [each for each in self._sessions.values() if each.agent == session.agent]
+        for oldest in same[: max(0, len(same) + 1 - MAX_SESSIONS_OF_AGENT)]:
+            self.end_session(oldest)
+        self._sessions[hash_secret(secret)] = session
         return secret
 
     def create_link(self, token: str | None) -> str:

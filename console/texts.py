@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+from cstp_grpc.common.typed_times import parse_time
+from cstp_grpc.contract.errors import InvalidArgument
 
 MISSING: Final = "–"
 
@@ -86,16 +89,14 @@ def page_url(path: str, /, **arguments: Any) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def parse_since(text: str | None, now: datetime | None = None) -> datetime | None:
-    """Return the instant that a filter names: a date, an instant, or a span before now such as `7d`."""
-    if span := re.fullmatch(r"(\d{1,5})\s*(min|h|d|w)", (text or "").strip()):
-        unit = {"min": "minutes", "h": "hours", "d": "days", "w": "weeks"}[span[2]]
-        return (now or datetime.now(UTC)) - timedelta(**{unit: int(span[1])})
-    try:
-        instant = datetime.fromisoformat((text or "").strip())
-    except ValueError:
+def parse_since(text: str | None) -> datetime | None:
+    """Return the instant that a filter names, such as `7d` or a date; None without one. Raises InvalidArgument."""
+    if not text:
         return None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    try:
+        return parse_time(text, datetime.now(UTC), is_future=False).instant
+    except ValueError as error:
+        raise InvalidArgument.field("since", str(error)) from error
 
 
 def describe_action(subject: Mapping[str, Any]) -> str:

@@ -130,6 +130,10 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
             # Bridges and workers drain one after the other.
             drains = 2 if count_workers(settings.serve) > 1 else 1
             exit_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
+    report_stopped(out, settings)
+
+
+def report_stopped(out: Output, settings: Settings) -> None:
     if settings.logging.format == "json":
         logger.info("stopped")
         return

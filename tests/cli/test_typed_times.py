@@ -7,12 +7,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.cli.typed_times import parse_time
+from cstp_grpc.common.typed_times import parse_time
 from tests.cli.conftest import Server
 
 NOW = datetime(2026, 11, 28, 11, 30, tzinfo=UTC)
@@ -44,8 +43,8 @@ NOW = datetime(2026, 11, 28, 11, 30, tzinfo=UTC)
     ],
 )
 def test_a_time_is_read_as_people_mean_it(text: str, past: str, future: str) -> None:
-    assert parse_time(text, NOW, is_future=False) == datetime.fromisoformat(past).replace(tzinfo=UTC)
-    assert parse_time(text, NOW, is_future=True) == datetime.fromisoformat(future).replace(tzinfo=UTC)
+    assert parse_time(text, NOW, is_future=False).instant == datetime.fromisoformat(past).replace(tzinfo=UTC)
+    assert parse_time(text, NOW, is_future=True).instant == datetime.fromisoformat(future).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +55,15 @@ def test_a_time_is_read_as_people_mean_it(text: str, past: str, future: str) -> 
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time like 7d, yesterday, 2026-01-31"):
+    with pytest.raises(ValueError, match="is not a time like 7d, yesterday, 2026-01-31"):
         parse_time(text, NOW, is_future=False)
 
 
 def test_any_text_is_a_time_or_refused() -> None:
     @given(st.text(max_size=30), st.booleans())
     def check(text: str, is_future: bool) -> None:
-        with contextlib.suppress(click.BadParameter):
-            assert parse_time(text, NOW, is_future=is_future).tzinfo is not None
+        with contextlib.suppress(ValueError):
+            assert parse_time(text, NOW, is_future=is_future).instant.tzinfo is not None
 
     check()
 

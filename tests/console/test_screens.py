@@ -9,6 +9,7 @@ import pytest
 from nicegui import ui
 
 from console.app import SCREENS
+from console.frame import Screen
 from console.view import find_method
 from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.json_codec import to_json
@@ -105,8 +106,7 @@ def test_names_of_files_are_shown_as_they_are(app: App) -> None:
     async def act(kit: ConsoleKit) -> None:
         user = await kit.sign_in("bob")
         await user.open(f"/approvals/{ask_approval(app)}")
-        await user.should_see("Writes")
-        await user.should_not_see("old names.log")
+        await user.should_see("old_names.log")
 
     in_console(app, act)
 
@@ -130,6 +130,7 @@ def test_what_a_person_may_not_do_is_not_offered(app: App) -> None:
     async def act(kit: ConsoleKit) -> None:
         reader = await kit.sign_in("reader")
         await reader.open("/decisions")
+        await reader.should_see("Decisions")
         for screen in ("Audit", "Tokens", "Server"):
             await reader.should_not_see(screen)
         await reader.open("/tokens")
@@ -138,13 +139,36 @@ def test_what_a_person_may_not_do_is_not_offered(app: App) -> None:
     in_console(app, act)
 
 
-@pytest.mark.parametrize("path", [each.path for each in SCREENS if "{" not in each.path])
-def test_every_screen_is_built_without_a_failure(app: App, path: str) -> None:
+@pytest.mark.parametrize("screen", [each for each in SCREENS if "{" not in each.path], ids=lambda each: each.path)
+def test_every_screen_is_built_without_a_failure(app: App, screen: Screen) -> None:
     async def act(kit: ConsoleKit) -> None:
         user = await kit.sign_in("bob")
-        await user.open(path)
+        await user.open(screen.path)
+        await user.should_see(screen.title)
         await user.should_not_see("This cannot be shown")
         await user.should_not_see("Your permissions do not include this page.")
+
+    in_console(app, act)
+
+
+@pytest.mark.parametrize("path", ["/audit", "/decisions", "/calibration"])
+def test_a_filter_that_is_not_a_time_is_refused(app: App, path: str) -> None:
+    async def act(kit: ConsoleKit) -> None:
+        user = await kit.sign_in("bob")
+        for text in ("soon", "9999999d"):
+            await user.open(f"{path}?since={text}")
+            await user.should_see(f"since: '{text}' is not a time like 7d")
+
+    in_console(app, act)
+
+
+@pytest.mark.parametrize("path", ["/download/audit", "/download/evidence"])
+def test_a_download_of_a_malformed_period_is_refused(app: App, path: str) -> None:
+    async def act(kit: ConsoleKit) -> None:
+        user = await kit.sign_in("bob")
+        response = await user.http_client.get(f"{path}?before=2026-01-31T12:00:00Z&after=soon")
+        assert response.status_code == 400
+        assert response.text.startswith("after must be an instant")
 
     in_console(app, act)
 

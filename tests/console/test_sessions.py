@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from console.sessions import LINK_SECONDS, MAX_FAILURES, ServerTarget, SessionStore
+from console.sessions import LINK_SECONDS, MAX_FAILURES, MAX_SESSIONS_OF_AGENT, ServerTarget, SessionStore
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument, RateLimited
 from cstp_grpc.server.app import App
 from tests.certificates import Authority
@@ -80,6 +80,18 @@ def test_a_wrong_token_is_refused_and_then_the_address(app: App) -> None:
         await store.close()
 
     asyncio.run(guess())
+
+
+def test_the_oldest_session_of_an_agent_ends_when_it_has_too_many(app: App) -> None:
+    async def sign_in() -> None:
+        store = build_store(app, SetClock())
+        other = await store.sign_in(TOKENS["bob"], None, "127.0.0.1")
+        secrets = [await store.sign_in(TOKENS["alice"], None, "127.0.0.1") for _ in range(MAX_SESSIONS_OF_AGENT + 1)]
+        assert [secret for secret in secrets if store.find_session(secret) is None] == secrets[:1]
+        assert store.find_session(other)
+        await store.close()
+
+    asyncio.run(sign_in())
 
 
 def test_a_link_signs_in_once_and_not_for_ever(app: App) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 
 from cstp_grpc.common.yaml_with_lines import YamlNode
@@ -70,13 +71,11 @@ def read_instant(fields: YamlFields, key: str, hint: str = INSTANT_HINT) -> date
     text = fields.optional_text(key)
     if text is None:
         return None
-    try:
+    # OverflowError in the first hours of the year 1 and the last ones of 9999.
+    with suppress(ValueError, OverflowError):
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is not None:
-            # Raises OverflowError in the first hours of the year 1 and the last ones of 9999.
             return instant.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
     fields.report_problem(f"`{key}` {hint}", key)
     return None
 

@@ -44,25 +44,30 @@ WORDS: Final[Mapping[NoticeEvent, str]] = {
 
 
 class NoticeLimit:
-    """Counts the notices of the last hour for each webhook, and those that were left out. Thread-safe."""
+    """Counts the notices of the last hour for each webhook and event, and those that were left out. Thread-safe.
+
+    One agent gets at most half of the limit, so that its actions do not suppress the notices about others.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._times: dict[str, deque[datetime]] = {}
-        self._left_out: dict[str, int] = {}
+        self._sent: dict[tuple[str, NoticeEvent], deque[tuple[datetime, str]]] = {}
+        self._left_out: dict[tuple[str, NoticeEvent], int] = {}
 
-    def admit(self, rule: WebhookRule, at: datetime) -> int | None:
+    def admit(self, rule: WebhookRule, event: NoticeEvent, agent: str, at: datetime) -> int | None:
         """Return how many notices were left out before this one; None if it is left out too."""
+        key = (rule.name, event)
         with self._lock:
-            times = self._times.setdefault(rule.name, deque())
-            while times and times[0] <= at - HOUR:
-                times.popleft()
-            left_out = self._left_out.get(rule.name, 0)
-            if len(times) >= rule.max_per_hour:
-                self._left_out[rule.name] = left_out + 1
+            sent = self._sent.setdefault(key, deque())
+            while sent and sent[0][0] <= at - HOUR:
+                sent.popleft()
+            left_out = self._left_out.get(key, 0)
+            own = sum(each == agent for _, each in sent)
+            if len(sent) >= rule.max_per_hour or own >= (rule.max_per_hour + 1) // 2:
+                self._left_out[key] = left_out + 1
                 return None
-            times.append(at)
-            self._left_out[rule.name] = 0
+            sent.append((at, agent))
+            self._left_out[key] = 0
             return left_out
 
 
@@ -100,7 +105,10 @@ class NoticeOutbox:
         """Queue within the transaction of an entry the notices about it."""
         event, at, queued = event_of(entry), self._clock(), []
         for rule in self.choose_rules(entry):
-            if event is None or (left_out := self._limit.admit(rule, at)) is None:
+            if event is None:
+                continue
+            left_out = self._limit.admit(rule, event, entry.requesting_agent, at)
+            if left_out is None:
                 continue
             notice_id = str(uuid.uuid4())
             head = {"notificationId": notice_id, "event": event.value, "at": format_rfc3339(at), "server": self._server}

@@ -36,7 +36,8 @@ class NotifiedWebhookSettings(SettingsSection):
     any_address: bool = False
     """True permits hosts with private addresses, such as a chat server in your own network."""
     max_per_hour: int = Field(default=120, ge=1, le=10_000)
-    """The maximum number of notices an hour from each server process; the next one states how many were left out."""
+    """The maximum number of notices an hour for each event, from each server process; half of them for one agent. The
+    next notice states how many were left out."""
 
 
 class NotificationSettings(SettingsSection):

@@ -151,17 +151,21 @@ def test_private_addresses_must_be_permitted(tmp_path: Path) -> None:
     assert receiver.received == []
 
 
-def test_the_number_of_notices_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_notices_is_bounded_for_an_agent_and_in_all(tmp_path: Path) -> None:
     with receiving() as receiver:
         hooks: list[dict[str, Any]] = [
-            {"name": "few", "url": f"{receiver.url}/few", "max_per_hour": 2},
+            {"name": "few", "url": f"{receiver.url}/few", "max_per_hour": 3},
             {"name": "all", "url": f"{receiver.url}/all"},
         ]
         with serving(webhook_settings(tmp_path, *hooks)) as caller:
-            for number in range(5):
-                check(caller, f"block {number}", stakes="high")
-            arrived(receiver, 7)
-    assert sorted(each.path for each in receiver.received) == [*["/all"] * 5, *["/few"] * 2]
+            for agent in ("alice", "bob"):
+                for number in range(4):
+                    action = {"description": f"block {number}", "stakes": "high"}
+                    caller.call("cstp.checkGuardrails", {"action": action}, TOKENS[agent])
+            arrived(receiver, 11)
+    few = [each.content["agent"] for each in receiver.received if each.path == "/few"]
+    assert sorted(few) == ["alice", "alice", "bob"]
+    assert len(receiver.received) == 11
 
 
 def test_texts_that_the_trail_does_not_keep_are_not_sent(tmp_path: Path) -> None:
