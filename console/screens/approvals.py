@@ -24,7 +24,7 @@ GUARDRAILS = "Rule: name; Reason: message; Approvers: approvers|list; Granted by
 SIMILAR = "Decision: title > /decisions/{id}; Outcome: outcome|badge; Lesson: notes"
 REUSE = {0: "once", 1: "for 1 hour", 8: "for 8 hours", 24: "for 24 hours"}
 """Hours for which an approval lets the action through any number of times."""
-COMMENT = widgets.Field("comment", "Comment for the agent and for auditors", kind="area")
+COMMENT = widgets.Field("comment", "Comment for the agent and other approvers", kind="area")
 NOTIFY = (
     "if (window.Notification?.permission === 'granted') new Notification('CSTP', {body: 'An action needs approval'})"
 )

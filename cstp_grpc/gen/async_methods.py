@@ -184,7 +184,7 @@ class AsyncCstp:
 
         Args:
             id: Its identifier.
-            comment: Comment for the agent and for auditors; 1 to 2000 characters.
+            comment: Comment for the agent and other approvers; 1 to 2000 characters.
             reusable_until: Until when the approval can be used any number of times. If several people grant it, the
                 earliest of their instants counts, and it can be used once if one of them gives none. [default: it can
                 be used once]

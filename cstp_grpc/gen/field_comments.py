@@ -794,7 +794,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.GetTaskResponse': 'The task.',
     'cstp.v1.GetTaskResponse.task': 'The task.',
     'cstp.v1.GrantApprovalRequest': 'The approval to grant.',
-    'cstp.v1.GrantApprovalRequest.comment': 'Comment for the agent and for auditors; 1 to 2000 characters.',
+    'cstp.v1.GrantApprovalRequest.comment': 'Comment for the agent and other approvers; 1 to 2000 characters.',
     'cstp.v1.GrantApprovalRequest.id': 'Its identifier.',
     'cstp.v1.GrantApprovalRequest.reusable_until': 'Until when the approval can be used any number of times. If several people grant it, the earliest of their instants counts, and it can be used once if one of them gives none. [default: it can be used once]',
     'cstp.v1.GrantApprovalResponse': 'The approval is granted as far as the caller may, on disk.',

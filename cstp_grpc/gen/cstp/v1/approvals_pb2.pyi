@@ -445,7 +445,7 @@ class GrantApprovalRequest(_message.Message):
     id: _builtins.str
     """Its identifier."""
     comment: _builtins.str
-    """Comment for the agent and for auditors; 1 to 2000 characters."""
+    """Comment for the agent and other approvers; 1 to 2000 characters."""
     @_builtins.property
     def reusable_until(self) -> _timestamp_pb2.Timestamp:
         """Until when the approval can be used any number of times. If several people grant it, the earliest of their

@@ -724,7 +724,7 @@ type GrantApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Comment for the agent and for auditors; 1 to 2000 characters.
+	// Comment for the agent and other approvers; 1 to 2000 characters.
 	Comment *string `protobuf:"bytes,2,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
 	// Until when the approval can be used any number of times. If several people grant it, the earliest of their
 	// instants counts, and it can be used once if one of them gives none. [default: it can be used once]
