@@ -13,7 +13,7 @@ from cstp_grpc.server.call_log import CALL_LOGGER, CallFormatter, to_json_line, 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from cstp_grpc.platform.config.settings import LoggingSettings
+    from cstp_grpc.platform.config.process_log import LoggingSettings
 
 MAX_WAITING: Final = 10_000
 """Lines that wait to be written. Chosen: some seconds of a busy server, in a few megabytes."""

@@ -13,7 +13,7 @@ from cstp_grpc.platform.config import Settings, log_events_to_stderr
 from cstp_grpc.platform.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
-    from cstp_grpc.platform.config.settings import LoggingSettings
+    from cstp_grpc.platform.config.process_log import LoggingSettings
     from cstp_grpc.platform.storage.database import Database
 
 RULEBOOK_COPY: Final = "rulebooks.loaded"

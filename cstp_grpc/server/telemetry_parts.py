@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cstp_grpc.common.measures import Measure
     from cstp_grpc.core.audit.model import AuditSink
     from cstp_grpc.platform.config import MetricsSettings
-    from cstp_grpc.platform.config.settings import LoggingSettings
+    from cstp_grpc.platform.config.process_log import LoggingSettings
     from cstp_grpc.platform.embedding.embedder import Embedder
     from cstp_grpc.platform.telemetry.instruments import Instruments
     from cstp_grpc.platform.telemetry.otlp_tracing import OtlpTracing

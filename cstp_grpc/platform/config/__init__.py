@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.environment import join_host_port as join_host_port
     from cstp_grpc.platform.config.environment import silence_grpc as silence_grpc
     from cstp_grpc.platform.config.exposure import describe_plain_listeners as describe_plain_listeners
+    from cstp_grpc.platform.config.identity import AuthSettings as AuthSettings
+    from cstp_grpc.platform.config.identity import TokenSettings as TokenSettings
     from cstp_grpc.platform.config.listeners import A2aSettings as A2aSettings
-    from cstp_grpc.platform.config.listeners import AuthSettings as AuthSettings
     from cstp_grpc.platform.config.listeners import ConsoleSettings as ConsoleSettings
     from cstp_grpc.platform.config.listeners import GrpcSettings as GrpcSettings
     from cstp_grpc.platform.config.listeners import MetricsSettings as MetricsSettings
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.listeners import ServeSettings as ServeSettings
     from cstp_grpc.platform.config.listeners import SharedRateLimitSettings as SharedRateLimitSettings
     from cstp_grpc.platform.config.listeners import TlsSettings as TlsSettings
-    from cstp_grpc.platform.config.listeners import TokenSettings as TokenSettings
     from cstp_grpc.platform.config.listeners import count_bridges as count_bridges
     from cstp_grpc.platform.config.listeners import count_workers as count_workers
     from cstp_grpc.platform.config.loading import build_settings as build_settings
@@ -66,8 +66,9 @@ else:
         "environment": "CommandEnvironment ENV_PREFIX command_environment dial_host environment_without_settings"
         " forbid_telemetry inherited_environment is_loopback join_host_port silence_grpc",
         "exposure": "describe_plain_listeners",
-        "listeners": "A2aSettings AuthSettings ConsoleSettings GrpcSettings MetricsSettings OtlpSettings PushSettings"
-        " RateLimitSettings ServeSettings ServerSettings SharedRateLimitSettings TlsSettings TokenSettings"
+        "identity": "AuthSettings TokenSettings",
+        "listeners": "A2aSettings ConsoleSettings GrpcSettings MetricsSettings OtlpSettings PushSettings"
+        " RateLimitSettings ServeSettings ServerSettings SharedRateLimitSettings TlsSettings"
         " count_bridges count_workers",
         "loading": "build_settings deep_merge describe_validation_error load_settings validate_text",
         "notifications": "NotificationSettings",

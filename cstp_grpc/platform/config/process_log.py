@@ -7,17 +7,52 @@ import logging
 import sys
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from cstp_grpc.platform.config.settings_section import SettingsSection
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from cstp_grpc.platform.config.settings import LoggingSettings
 
 logger = logging.getLogger(__name__)
 
 TALKATIVE_LOGGERS: Final = ("alembic", "httpx")
 """Alembic logs every migration step and httpx every request; the server itself logs the important ones."""
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")]
+
+
+class LoggingSettings(SettingsSection):
+    """The log: one line for each event on standard error."""
+
+    level: LogLevel = "info"
+    """The minimum level that is written."""
+    format: Literal["text", "json"] = "text"
+    """The format of all lines that servers and bridges write while they serve. With `json`, each line is an object with
+    `time`, `level`, `logger` and `message`."""
+    levels: dict[LoggerName, LogLevel] = {}
+    """The minimum level of loggers by name, and of the loggers below them: `cstp_grpc.modules.federation: debug`,
+    `bridge: warning`."""
+    calls: Literal["off", "json", "logfmt"] = "off"
+    """The format of the line for each call, or `off`. The line has the request id, trace, agent, method, status,
+    duration, verdict and number of results, and no content of the call."""
+    slow_call_seconds: float | None = Field(default=None, gt=0)
+    """The duration from which a call is logged as a warning, in the same format, even if `calls` is `off`."""
+
+    @model_validator(mode="after")
+    def check_format(self) -> LoggingSettings:
+        if self.format == "json" and self.calls == "logfmt":
+            raise ValueError("calls: must be off or json, because format is json")
+        return self
+
+    @property
+    def writes_calls_as_json(self) -> bool:
+        return "json" in (self.format, self.calls)
 
 
 class JsonLineFormatter(logging.Formatter):

@@ -12,10 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from cstp_grpc.contract.enums import JudgedContent, NodeRule, Reaction, RulePreset, RuleSeverity
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.platform.config.environment import is_loopback
+from cstp_grpc.platform.config.identity import EXPECTED_PERMISSIONS, AuthSettings
 from cstp_grpc.platform.config.listeners import (
-    EXPECTED_PERMISSIONS,
     A2aSettings,
-    AuthSettings,
     ConsoleSettings,
     GrpcSettings,
     MetricsSettings,
@@ -26,6 +25,7 @@ from cstp_grpc.platform.config.listeners import (
 )
 from cstp_grpc.platform.config.notifications import NotificationSettings
 from cstp_grpc.platform.config.other_agents import FederationSettings, LiaisonSettings
+from cstp_grpc.platform.config.process_log import LoggingSettings
 from cstp_grpc.platform.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.platform.config.yaml_file import DEFAULT_DATA_DIR
 
@@ -366,38 +366,6 @@ class IntentLayerSettings(SettingsSection):
         ]
         if lines:
             raise ConfigError("\n".join(lines))
-
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")]
-
-
-class LoggingSettings(SettingsSection):
-    """The log: one line for each event on standard error."""
-
-    level: LogLevel = "info"
-    """The minimum level that is written."""
-    format: Literal["text", "json"] = "text"
-    """The format of all lines that servers and bridges write while they serve. With `json`, each line is an object with
-    `time`, `level`, `logger` and `message`."""
-    levels: dict[LoggerName, LogLevel] = {}
-    """The minimum level of loggers by name, and of the loggers below them: `cstp_grpc.modules.federation: debug`,
-    `bridge: warning`."""
-    calls: Literal["off", "json", "logfmt"] = "off"
-    """The format of the line for each call, or `off`. The line has the request id, trace, agent, method, status,
-    duration, verdict and number of results, and no content of the call."""
-    slow_call_seconds: float | None = Field(default=None, gt=0)
-    """The duration from which a call is logged as a warning, in the same format, even if `calls` is `off`."""
-
-    @model_validator(mode="after")
-    def check_format(self) -> LoggingSettings:
-        if self.format == "json" and self.calls == "logfmt":
-            raise ValueError("calls: must be off or json, because format is json")
-        return self
-
-    @property
-    def writes_calls_as_json(self) -> bool:
-        return "json" in (self.format, self.calls)
 
 
 class Settings(BaseModel):

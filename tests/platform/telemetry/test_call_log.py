@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.platform.config.settings import LoggingSettings
+from cstp_grpc.platform.config.process_log import LoggingSettings
 from cstp_grpc.server.call_log import (
     CALL_LOGGER,
     CallFormatter,
