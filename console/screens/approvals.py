@@ -59,10 +59,11 @@ async def show_approvals(view: View) -> None:
     part = await view.show_part(list_page)
 
     async def update(change: Answer) -> None:
-        if approval := change.get("approval"):
-            if approval["status"] == "pending" and approval["id"] not in known:
-                ui.run_javascript(NOTIFY)
-            await part.show()
+        approval = change.get("approval", {})
+        if approval.get("status") == "pending" and approval["id"] not in known:
+            ui.run_javascript(NOTIFY)
+        # Also for the first answer, which only says that the watch begins: the list may have changed before.
+        await part.show()
 
     view.follow("watchApprovals", update)
 
@@ -126,9 +127,10 @@ async def show_approval(view: View) -> None:
         empty = ("No decision is similar.", "Decisions that agents record appear here.")
         await view.show_listing("queryDecisions", "decisions", SIMILAR, empty, request, title="Similar decisions")
 
-    def update(change: Answer) -> None:
-        found = change.get("approval", {})
-        if found.get("id") == approval["id"] and found["status"] != approval["status"]:
+    async def update(change: Answer) -> None:
+        # The first answer only says that the watch begins; the approval may have changed before.
+        found = change.get("approval") or (await view.call("getApproval", id=approval["id"]))["approval"]
+        if found["id"] == approval["id"] and found["status"] != approval["status"]:
             ui.navigate.reload()
 
     view.follow("watchApprovals", update)
