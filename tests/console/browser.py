@@ -19,7 +19,6 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.server.app import App
 from tests.console.support import served_console
 from tests.harness import TOKENS, running, settings
-from tests.waiting import wait_until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">{{ constructor.constructor('alert(1)')() }}</script>\u202e"
 RULES = """
@@ -120,7 +119,7 @@ def test_every_screen_is_accessible_and_fits(browser: Browser, console: str, col
             found[path] = results.generate_report()
         page.set_viewport_size(NARROW)
         # Charts are drawn again when they notice that they are narrower.
-        wait_until(lambda: page.evaluate(TOO_WIDE) <= 0, f"{path} fits a narrow screen")
+        page.wait_for_function(f"{TOO_WIDE} <= 0")
         page.set_viewport_size(WIDE)
     user.context.close()
     assert found == {}, "\n".join(map(str, found.values()))
