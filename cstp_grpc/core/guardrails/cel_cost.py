@@ -18,8 +18,8 @@ from cstp_grpc.core.guardrails.cel_variables import MENTIONS_VARIABLE
 MAX_STEPS = 20_000_000
 """Maximum number of steps of one rule's evaluation. Chosen: about 0.2 s, for which the event loop is blocked."""
 SHARED_STEPS = MAX_STEPS // 50
-"""Maximum number of steps of a rule in a batch. As a batch has at most 50 rules (BATCH_GUARDRAILS), it stays within
-MAX_STEPS; it frees no memory before its end."""
+"""Maximum number of steps of a rule in a batch. As a batch has at most 50 rules (BATCH_GUARDRAILS), each evaluation
+of it stays within MAX_STEPS; it frees no memory before its end."""
 MAX_TOTAL_STEPS = 5 * MAX_STEPS
 """Maximum number of steps of all rules together that are too heavy for a batch. Chosen: about a second."""
 MAX_TEXT_STEPS = SHARED_STEPS

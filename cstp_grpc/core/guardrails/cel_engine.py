@@ -84,10 +84,6 @@ LARGEST_SIZE = 1 << 20
 
 MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
 
-NESTING_SIGN = re.compile(r"[^\w\s]")
-MAX_SHALLOW_SIGNS = 12
-"""How many signs an expression may have to be surely less deep than the engine's limit, which is about 25 levels."""
-
 CelActivation: TypeAlias = cel.Activation
 """Variable values in the engine's form."""
 
@@ -158,15 +154,14 @@ class CelProgram:
         """
         return self.estimate_steps(dict.fromkeys(self._growing, ValueSize(size, 4 * size)))
 
-    def evaluate(self, bound: CelActivation) -> object:
-        """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""
-        return read_plain_value(self._evaluate(bound))
+    def evaluate(self, bound: CelActivation, sizes: Mapping[str, ValueSize], most: int = MAX_STEPS) -> object:
+        """Return the value of the expression as JSON, an instant or a duration.
 
-    def evaluate_within(self, bound: CelActivation, sizes: Mapping[str, ValueSize], most: int = MAX_STEPS) -> object:
-        """Do the same, unless variables of these sizes may take more than `most` steps. Raises CelEvaluationError."""
+        Raises CelEvaluationError, also if variables of these sizes may take more than `most` steps.
+        """
         if self.estimate_steps(sizes) > most:
             raise CelEvaluationError(f"it may take more than {most} steps on its inputs")
-        return self.evaluate(bound)
+        return read_plain_value(self._evaluate(bound))
 
     def is_true(self, bound: CelActivation) -> bool:
         result = self._evaluate(bound)
@@ -215,15 +210,21 @@ def read_plain_value(value: cel.Value) -> object:
 
 
 class CelPredicateBatch:
-    """Several compiled expressions that are evaluated in one engine call."""
+    """Several expressions that are evaluated together: `screen` tells whether all are false, which is the usual case.
 
-    def __init__(self, program: cel.Expression) -> None:
-        self._program = program
+    `compile_selection` returns an expression whose value lists the positions of those that are true.
+    """
+
+    def __init__(self, screen: cel.Expression, compile_selection: Callable[[], cel.Expression]) -> None:
+        self._screen = screen
+        self.selection = cache(compile_selection)
 
     def matching_positions(self, bound: CelActivation) -> list[int] | None:
         """Return the positions of the expressions that are true, or None if any evaluation fails."""
         try:
-            result = self._program.eval(bound).plain_value()
+            if self._screen.eval(bound).plain_value() is False:
+                return []
+            result = self.selection().eval(bound).plain_value()
         except RuntimeError:
             return None
         # An error is returned as a value too, a text.
@@ -306,10 +307,9 @@ class CelEnvironment:
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
-        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. An expression
-        # with few signs cannot be nested deeply, and is not compiled again.
-        if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
-            self._compile_batch((expression,))
+        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
+        if not cel_text.is_shallow(expression.text):
+            self._compile_batch((expression,)).selection()
         return expression
 
     def parse_text(self, source: str) -> cel_variables.RuleExpression:
@@ -328,12 +328,16 @@ class CelEnvironment:
         return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
     def _compile_batch(self, expressions: tuple[cel_variables.RuleExpression, ...]) -> CelPredicateBatch:
-        # The line break ends a comment at the end of the expression, which would hide the parenthesis.
-        items = (
-            f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
-            for position, expression in enumerate(expressions)
-        )
-        return CelPredicateBatch(self._compile(f"[{', '.join(items)}]"))
+        def compile_selection() -> cel.Expression:
+            # The line break ends a comment at the end of the expression, which would hide the parenthesis.
+            items = [
+                f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
+                for position, expression in enumerate(expressions)
+            ]
+            return self._compile(f"[{', '.join(items)}]")
+
+        screen = cel_text.write_disjunction(cel_text.split_conjunction(each.text) for each in expressions)
+        return CelPredicateBatch(self._compile(screen), compile_selection)
 
     def bind(self, values: Mapping[str, object]) -> CelActivation:
         return self._env.Activation(values)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class RuleExpressionError(Exception):
@@ -61,6 +61,72 @@ def ends_operand(token: CelToken) -> bool:
         # The one operator that is a word: `x in .context.names`.
         return token.text != "in"
     return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
+
+
+def depths_of(tokens: Sequence[CelToken]) -> Iterator[int]:
+    """Yield for each token how many brackets are open before it."""
+    depth = 0
+    for token in tokens:
+        if token.kind == "other" and token.text in ")]}":
+            depth -= 1
+        yield depth
+        if token.kind == "other" and token.text in "([{":
+            depth += 1
+
+
+AND: Final = "&&"
+OR: Final = "||"
+
+
+def find_operators(tokens: Sequence[CelToken]) -> Mapping[str, Sequence[int]]:
+    """Return the places of `&&` and `||` outside of brackets; none if a condition `… ? … : …` binds more weakly."""
+    found: dict[str, list[int]] = {AND: [], OR: []}
+    texts = [token.text for token in tokens]
+    for place, depth in enumerate(depths_of(tokens)):
+        # In `value.?field` the sign belongs to the field.
+        if not depth and texts[place] == "?" and texts[place - 1] != ".":
+            return {AND: [], OR: []}
+        operator = "".join(texts[place : place + 2])
+        # The second character of an operator follows the first one; nothing else has either of them outside of texts.
+        if not depth and operator in found and found[operator][-1:] != [place - 1]:
+            found[operator].append(place)
+    return found
+
+
+NESTING_SIGN = re.compile(r"[^\w\s)\]}\"',&|]|\bin\b")
+MAX_SHALLOW_SIGNS = 20
+MAX_SHARED_OPERANDS = 2
+"""How many first operands of `&&` a disjunction shares. Chosen: each nests the others deeper."""
+
+
+def is_shallow(text: str) -> bool:
+    """Return whether an expression has too few signs to reach the engine's limit of about 25 levels of nesting."""
+    return len(NESTING_SIGN.findall(text)) <= MAX_SHALLOW_SIGNS
+
+
+def split_conjunction(text: str) -> list[str]:
+    """Return the first operands of `&&` outside of brackets, then the rest; a deep expression is not split."""
+    tokens = tokenize_expression(text) if AND in text and is_shallow(text) else []
+    places = find_operators(tokens)
+    operators = [tokens[place].start for place in places[AND][:MAX_SHARED_OPERANDS] if not places[OR]]
+    starts, ends = [0, *(start + 2 for start in operators)], [*operators, len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+def write_disjunction(conjunctions: Iterable[Sequence[str]]) -> str:
+    """Return an expression that is false if and only if all of these conjunctions are, and skips most of them.
+
+    A first operand that several share is evaluated once, and they are skipped if it is false. Errors change nothing in
+    that: `&&` is the minimum and `||` the maximum of false < error < true, of which each distributes over the other.
+    """
+    rests: dict[str, list[Sequence[str]]] = {}
+    for first, *rest in conjunctions:
+        rests.setdefault(first, []).append(rest)
+    # The line break ends a comment at the end of an operand, which would hide the parenthesis.
+    return f" {OR} ".join(
+        f"({first}\n)" + (f" {AND} ({write_disjunction(found)})" if all(found) else "")
+        for first, found in rests.items()
+    )
 
 
 # The engine reports errors as text only.

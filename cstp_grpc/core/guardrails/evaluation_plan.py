@@ -61,23 +61,18 @@ class RuleSelector:
         self._tests = [(mask, test.read, test.accepts_absent) for mask, test in tests if mask.restricts]
         self._agent_masks = [mask for mask, test in tests if mask.restricts and test.is_agent]
         self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
+        self.expires = bool(self._expiries)
         # The groups in force before the first expiry, between the first and the second, and so on.
         self._in_force = [(1 << len(groups)) - 1] + [
             bits_of(each.expires is None or each.expires > instant for each in conditions) for instant in self._expiries
         ]
-        self._sizes = [len(group.guardrails) for group in groups]
-
-    @property
-    def expires(self) -> bool:
-        return bool(self._expiries)
+        sizes = [len(group.guardrails) for group in groups]
+        self.counts = [sum(sizes[group] for group in positions_of(bits)) for bits in self._in_force]
+        """The number of guardrails that are not expired, for each period."""
 
     def period(self, now: datetime | None) -> int:
         """Return how many of the instants at which guardrails expire have passed; without an instant none has."""
         return bisect_right(self._expiries, now) if now is not None and self._expiries else 0
-
-    def count_in_force(self) -> list[int]:
-        """Return the number of guardrails that are not expired, for each period."""
-        return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
 
     def select(self, action: model.Action, period: int) -> int:
         """Return the bits of the groups that an action can concern."""
@@ -125,11 +120,6 @@ def fold_optional(name: str | None) -> str | None:
     return fold_name(name or "") or None
 
 
-ReadText = Callable[[model.Action], str | None]
-
-GetAccepted: TypeAlias = Callable[[GroupConditions], Collection[str]]
-
-
 class Condition(NamedTuple):
     """The values that a group accepts, and the action's value.
 
@@ -137,8 +127,8 @@ class Condition(NamedTuple):
     which the caller cannot choose.
     """
 
-    accepted: GetAccepted
-    read: ReadText
+    accepted: Callable[[GroupConditions], Collection[str]]
+    read: Callable[[model.Action], str | None]
     accepts_absent: bool = False
     is_agent: bool = False
 

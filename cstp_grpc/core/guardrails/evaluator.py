@@ -173,7 +173,6 @@ class GuardrailEvaluator:
         compiler = GuardrailCompiler(self._environment, self._inputs)
         self._selector = RuleSelector(groups)
         self._groups = [compiler.compile_group(group) for group in groups]
-        self._counts = self._selector.count_in_force()
         guardrails = [guardrail for group in groups for _, guardrail in group.guardrails]
         self._policy = policy
         self._inputs_of_groups = [
@@ -197,7 +196,7 @@ class GuardrailEvaluator:
         self._reporter_of = lru_cache(MAX_KEPT)(self._make_reporter)
         """Return a reporter of the inputs that the groups read whose bits are set."""
         # Verdicts are immutable, and nothing matches in almost all checks.
-        self._clear_verdict_of = lru_cache(MAX_KEPT)(self._make_clear_verdict)
+        self._clear_verdict_of = lru_cache(MAX_KEPT)(self._make_verdict)
         """Return the verdict on an action that no guardrail matches."""
 
     def warm_up(self) -> None:
@@ -223,15 +222,13 @@ class GuardrailEvaluator:
         # An input informs only guardrails that apply to the agent. Fields that the caller can choose, such as the
         # category, do not matter: an action must not count as known because it names an undeclared category.
         concerning = self._selector.select_for_agent(action.agent, period)
-        reporter = self._reporter_of(concerning)
         states_read_command = self._reads_commands and action.invocation is not NO_INVOCATION
-        is_informed = states_read_command or reporter.is_informed(action.context)
+        is_informed = states_read_command or self._reporter_of(concerning).is_informed(action.context)
         if action.is_stated_by_server:
             ignored, is_informed = (), True
-        clear = self._clear_verdict_of(concerning, period, assumed, is_informed)
         if not matched and not ignored:
-            return clear
-        return self._add_matches(clear, matched, ignored, is_informed, reporter)
+            return self._clear_verdict_of(concerning, period, assumed, is_informed)
+        return self._make_verdict(concerning, period, assumed, is_informed, matched, ignored)
 
     def prepare(self, action: Action) -> PreparedAction:
         """Return an action with the inputs of guardrails, to evaluate them one by one.
@@ -256,7 +253,7 @@ class GuardrailEvaluator:
             program = self._environment.compile_one(part)
         except RuleExpressionError as error:
             raise CelEvaluationError(str(error)) from None
-        return program.evaluate_within(prepared.bound, measure_sizes(prepared.values))
+        return program.evaluate(prepared.bound, measure_sizes(prepared.values))
 
     def find_given_key(self, action: Action, name: str) -> str | None:
         """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
@@ -319,44 +316,35 @@ class GuardrailEvaluator:
         names = frozenset[str]().union(*(self._inputs_of_groups[group] for group in positions_of(groups)))
         return UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
 
-    def _make_clear_verdict(self, groups: int, period: int, assumed: tuple[str, ...], is_informed: bool) -> Verdict:
-        unknown = self._reporter_of(groups).find_violations((), is_informed)
-        violations = tuple(each for each in unknown if each.severity is Severity.BLOCK)
-        warnings = tuple(each for each in unknown if each.severity is Severity.WARN)
-        return Verdict(
-            violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
-        )
-
-    def _add_matches(
+    def _make_verdict(
         self,
-        clear: Verdict,
-        matched: list[MatchedRule],
-        ignored: tuple[IgnoredInput, ...],
+        groups: int,
+        period: int,
+        assumed: tuple[str, ...],
         is_informed: bool,
-        reporter: UnknownInputReporter,
+        matched: Sequence[MatchedRule] = (),
+        ignored: tuple[IgnoredInput, ...] = (),
     ) -> Verdict:
         """Return a verdict with the guardrails that fired and the inputs that the action leaves unknown."""
-        # Groups are evaluated one after another; answers keep the order of the rule set.
-        if len(matched) > 1:
-            matched.sort(key=lambda each: each[0].position)
         violations: list[Violation] = []
         warnings: list[Violation] = []
         dryrun: list[Violation] = []
-        for rule, violation in matched:
+        # Groups are evaluated one after another; answers keep the order of the rule set.
+        for rule, violation in sorted(matched, key=lambda each: each[0].position):
             if rule.guardrail.enforcement is Enforcement.DRYRUN:
                 dryrun.append(violation)
             else:
                 (warnings if violation.severity is Severity.WARN else violations).append(violation)
-        for violation in reporter.find_violations(ignored, is_informed, violations):
+        for violation in self._reporter_of(groups).find_violations(ignored, is_informed, violations):
             (warnings if violation.severity is Severity.WARN else violations).append(violation)
         return Verdict(
             tuple(violations),
             tuple(warnings),
-            clear.evaluated,
-            clear.rule_set_version,
+            self._selector.counts[period],
+            self._version,
             not violations,
             tuple(dryrun),
-            clear.assumed,
+            assumed,
             ignored,
         )
 

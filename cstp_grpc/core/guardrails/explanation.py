@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.core.guardrails.cel_engine import CelEvaluationError
-from cstp_grpc.core.guardrails.cel_text import CelToken, tokenize_expression
+from cstp_grpc.core.guardrails.cel_text import AND, OR, CelToken, depths_of, find_operators, tokenize_expression
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import CompiledGuardrail, fold_names, fold_optional, input_converter
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, PreparedAction
@@ -22,8 +22,6 @@ from cstp_grpc.core.guardrails.inputs import InputValueError
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Verdict, Violation
 from cstp_grpc.core.guardrails.text_templates import format_value
 
-AND: Final = "&&"
-OR: Final = "||"
 MAX_PARTS: Final = 50
 """Maximum number of parts of an expression. Chosen: each is compiled, which takes about 0.2 ms; people write ten."""
 
@@ -78,40 +76,11 @@ def split_tokens(expression: RuleExpression, tokens: Sequence[CelToken]) -> Cond
     return ConditionPart(own.expression, operator, parts)
 
 
-def depths_of(tokens: Sequence[CelToken]) -> Iterator[int]:
-    """Yield for each token how many brackets are open before it."""
-    depth = 0
-    for token in tokens:
-        if token.kind == "other" and token.text in ")]}":
-            depth -= 1
-        yield depth
-        if token.kind == "other" and token.text in "([{":
-            depth += 1
-
-
 def is_parenthesized(tokens: Sequence[CelToken]) -> bool:
     """Return whether the first token opens a parenthesis that the last one closes."""
     if len(tokens) < 3 or tokens[0].text != "(" or tokens[-1].text != ")":
         return False
     return all(depth > 0 for depth in list(depths_of(tokens))[1:-1])
-
-
-def find_operators(tokens: Sequence[CelToken]) -> Mapping[str, Sequence[int]]:
-    """Return the places of `&&` and `||` outside of brackets; none if a condition `… ? … : …` binds more weakly."""
-    found: dict[str, list[int]] = {AND: [], OR: []}
-    for place, depth in enumerate(depths_of(tokens)):
-        token = tokens[place]
-        if depth or token.kind != "other":
-            continue
-        # In `value.?field` the sign belongs to the field.
-        if token.text == "?" and tokens[place - 1].text != ".":
-            return {AND: [], OR: []}
-        # The second character of an operator follows the first one; nothing else has either of them outside of texts.
-        if token.text in "&|" and place + 1 < len(tokens) and tokens[place + 1].text == token.text:
-            operator = token.text * 2
-            if not found[operator] or found[operator][-1] != place - 1:
-                found[operator].append(place)
-    return found
 
 
 def find_decisive_parts(whole: ConditionPart, values: Mapping[ConditionPart, PartValue]) -> Iterator[ConditionPart]:

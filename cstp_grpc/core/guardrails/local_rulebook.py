@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Final
 
-from cstp_grpc.contract.enums import Enforcement, Reaction, Stakes
+from cstp_grpc.contract.enums import Reaction, Stakes
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
@@ -59,10 +59,9 @@ class Rulebook:
         """Compile rules; most callers use `load`."""
         self._rule_set = rule_set
         self._evaluator = GuardrailEvaluator(rule_set, policy)
-        self._needs_agent = [rule.id for rule in enabled_guardrails(rule_set) if depends_on_agent(rule)]
-        self._needs_permissions = [
-            rule.id for rule in enabled_guardrails(rule_set) if reads_variable(rule, "agent.permissions")
-        ]
+        enabled = [rule for rule in rule_set.guardrails if rule.is_in_force(None)]
+        self._needs_agent = [rule.id for rule in enabled if depends_on_agent(rule)]
+        self._needs_permissions = [rule.id for rule in enabled if reads_variable(rule, "agent.permissions")]
 
     @classmethod
     def load(cls, path: str | Path | None = None, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> Rulebook:
@@ -132,10 +131,6 @@ def complete_action(action: model.Action) -> model.Action:
     intents = INTENTS_OF_NO_SERVER if action.intents is model.UNREAD_INTENTS else action.intents
     history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
     return replace(action, intents=intents, history=history, now=action.now or datetime.now(UTC))
-
-
-def enabled_guardrails(rule_set: model.RuleSet) -> Iterator[model.Guardrail]:
-    return (rule for rule in rule_set.guardrails if rule.enforcement is not Enforcement.DISABLED)
 
 
 def depends_on_agent(rule: model.Guardrail) -> bool:

@@ -287,6 +287,11 @@ class Guardrail:
     """The message where it holds expressions; likewise the suggestion."""
     suggestion_template: TextTemplate | None = None
 
+    def is_in_force(self, now: datetime | None) -> bool:
+        """Return whether it is enabled and has not expired; without an instant nothing has."""
+        expired = now is not None and self.expires is not None and self.expires <= now
+        return self.enforcement is not Enforcement.DISABLED and not expired
+
     @property
     def expressions(self) -> Iterator[RuleExpression]:
         yield self.when

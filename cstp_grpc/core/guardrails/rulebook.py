@@ -82,21 +82,13 @@ def rulebook_root(path: Path) -> Path:
     return Path(os.path.normpath(path if path.is_dir() else path.parent))
 
 
-ReportUnreadable = Callable[[Path, OSError], None]
-"""Takes a file that cannot be read, and why."""
-
-
-def raise_unreadable(path: Path, error: OSError) -> None:  # noqa: ARG001 - the error names the file
-    raise error
-
-
 def collect_rulebook_files(
-    path: Path, report: ReportUnreadable = raise_unreadable, *, accepts_pipe: bool = False
+    path: Path, report: Callable[[Path, OSError], None], *, accepts_pipe: bool = False
 ) -> Sequence[rulebook_files.RulebookFile]:
     """Read a rulebook or a folder of them, with the files that they extend; `path` may be a pipe if `accepts_pipe`.
 
-    Files that are missing or invalid are left out, for the loader to report. Raises OSError if the folder cannot be
-    read, or a file and `report` raises it.
+    Files that are missing or invalid are left out, for the loader to report; `report` takes a file that cannot be
+    read, and why. Raises OSError if the folder cannot be read.
     """
     files: dict[Path, rulebook_files.RulebookFile] = {}
     # The files of the folder come first, so that none of them is left out, however many rulebooks they extend.

@@ -65,7 +65,7 @@ def run_rulebook_tests(
                 return results
             verdict = evaluator.evaluate(test.action)
             found, errors = split_findings(verdict)
-            in_force = frozenset(rule.id for rule in judging.guardrails if is_in_force(rule, test))
+            in_force = frozenset(rule.id for rule in judging.guardrails if rule.is_in_force(test.action.now))
             results.append(
                 RulebookTestResult(
                     rulebook.file,
@@ -89,13 +89,6 @@ def measure_coverage(rule_set: model.RuleSet, results: Sequence[RulebookTestResu
         for rule in rulebook.guardrails
         if rule.enforcement is not Enforcement.DISABLED
     ]
-
-
-def is_in_force(rule: model.Guardrail, test: model.RulebookTest) -> bool:
-    """Return whether a guardrail is evaluated at the instant of a test; without one nothing has expired."""
-    now = test.action.now
-    expired = now is not None and rule.expires is not None and rule.expires <= now
-    return rule.enforcement is not Enforcement.DISABLED and not expired
 
 
 def split_findings(verdict: model.Verdict) -> tuple[dict[str, model.Violation], dict[str, model.Violation]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cstp_grpc.common.unicode_text import fold_name
-from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.guardrails.evaluation_plan import fold_names
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
@@ -133,7 +132,7 @@ class RuleListing:
 
 def can_concern(rule: Guardrail, agent: str, project: str | None, now: datetime) -> bool:
     """Return True if a guardrail can concern an action of an agent in a project, None if that is not known."""
-    if rule.enforcement is Enforcement.DISABLED or (rule.expires is not None and rule.expires <= now):
+    if not rule.is_in_force(now):
         return False
     if any(agents and fold_name(agent) not in fold_names(agents) for agents in (rule.match.agents, rule.scope.agents)):
         return False
@@ -286,12 +285,10 @@ class RuleExplainer:
             action = replace(action, now=now)
         snapshot = replace(self._checker.take_snapshot(), evaluator=loaded.evaluator)
         (action,) = await self._checker.add_facts(snapshot, [action], action.agent, reader)
-        return await self._run_blocking(explain_action, loaded, action, ids, request, now)
 
+        def explain_all() -> ExplainedAction:
+            explainer = GuardrailExplainer(loaded.evaluator, loaded.rule_set.inputs, action)
+            page = loaded.listing.explain_guardrails(request, ids, explainer.explain)
+            return ExplainedAction(CheckResult(loaded.evaluator.evaluate(action), now), page)
 
-def explain_action(
-    loaded: LoadedRules, action: Action, ids: Collection[str], request: pagination.PageRequest, now: datetime
-) -> ExplainedAction:
-    explainer = GuardrailExplainer(loaded.evaluator, loaded.rule_set.inputs, action)
-    page = loaded.listing.explain_guardrails(request, ids, explainer.explain)
-    return ExplainedAction(CheckResult(loaded.evaluator.evaluate(action), now), page)
+        return await self._run_blocking(explain_all)

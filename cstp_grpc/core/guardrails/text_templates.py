@@ -74,7 +74,7 @@ class CompiledTemplate:
     def render(self, bound: CelActivation, sizes: Mapping[str, ValueSize], explain: ExplainError) -> str:
         """Return the text with values in the place of expressions, or with the errors of their evaluation."""
         try:
-            values = [program.evaluate_within(bound, sizes, MAX_TEXT_STEPS) for program in self.programs]
+            values = [program.evaluate(bound, sizes, MAX_TEXT_STEPS) for program in self.programs]
         except CelEvaluationError as error:
             # Whoever is judged may not read expressions, and could make them fail.
             return f"{self.template.outline} ({explain(error)})"

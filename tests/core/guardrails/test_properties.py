@@ -184,7 +184,7 @@ def test_what_an_expression_makes_is_no_larger_than_estimated(
     assume(steps <= MAX_STEPS)
     # What is given, or written in the expression, need not be made.
     most = steps + sum(size.total for size in sizes.values()) + len(text)
-    assert predicate_of(f"size({text}) <= {most}").evaluate(TEXTS.bind(variables))
+    assert predicate_of(f"size({text}) <= {most}").evaluate(TEXTS.bind(variables), sizes, 10 * MAX_STEPS)
 
 
 def predicate_of(source: str) -> CelProgram:
