@@ -178,7 +178,7 @@ def read_published_file(path: Path) -> bytes:
     return content
 
 
-GRAPH_VERSION = 2
+GRAPH_VERSION = 3
 """Incremented when onnx_graph writes a different graph, so that older converted files are not used."""
 
 WEIGHTS = "model.weights"

@@ -30,7 +30,10 @@ def test_vectors_are_those_of_the_published_model(minilm: MiniLmEmbedder, publis
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
     expected = [sentence_vector(tensors, tokenizer.encode(text).ids) for text in (*TEXTS, *PROBES)]
-    np.testing.assert_allclose(minilm.embed((*TEXTS, *PROBES)), expected, atol=1e-6)
+    cosines = np.vecdot(minilm.embed((*TEXTS, *PROBES)), expected)
+    # Nearly those: most weights are int8. Of the shortest texts, a token or none, less is left of each rounding.
+    assert cosines.min() > 0.985
+    assert np.median(cosines) > 0.998
 
 
 def test_vectors_are_unit_vectors_of_the_stated_length(minilm: MiniLmEmbedder) -> None:
