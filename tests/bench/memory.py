@@ -48,18 +48,21 @@ def measure_memory(run: Run) -> None:
         run.measure([noop, *one.values()])
         compare_all(run, one, noop)
         compare_bridge(run, one["check-bridge"], one["check"], noop)
+        compare_added_cpu(run, one["check-bridge"], one["check"])
         noop = series("no-op", 16, noop_method(served.noop))
         many = {
             "query-cached": series("QueryDecisions, cached text", 16, cstp_method(served.grpc, *query)),
             "query-new": series("QueryDecisions, cached text, new search", 16, new_query),
             "announce-cached": series("AnnounceIntent, cached text", 16, cstp_method(served.grpc, *announce)),
             "announce-new": series("AnnounceIntent, cached text, new search", 16, new_announce),
+            "check": series("CheckGuardrails, gRPC", 16, cstp_method(served.grpc, *check)),
             "check-bridge": series("CheckGuardrails, bridge", 16, jsonrpc_method(bridged.http, *check)),
             "announce-bridge": series("AnnounceIntent, bridge", 16, jsonrpc_method(bridged.http, *announce)),
             "send-message-jsonrpc": series("SendMessage, JSON-RPC", 16, send),
         }
         run.measure([noop, *many.values()])
         compare_all(run, many, noop)
+        compare_added_cpu(run, many["check-bridge"], many["check"])
 
 
 def measure_large_memory(run: Run) -> None:
@@ -104,9 +107,17 @@ def compare_all(run: Run, measured: Mapping[str, Series], noop: Series) -> None:
 
 
 def compare_bridge_cpu(run: Run, name: str, series: Series, noop: Series) -> None:
-    """Add the bridge's CPU per call beside the server's for the no-op."""
-    shares = zip(series.values(bridge_cpu), noop.values(lambda s: s.server_cpu_us), strict=False)
-    run.add(f"{name}.bridge-cpu-{series.in_flight}", "x", Better.LOWER, [spent / least for spent, least in shares])
+    """Add the bridge's CPU per call beside the server's for the no-op, and that of both together."""
+    for what, read in (("bridge-cpu", bridge_cpu), ("all-cpu", total_cpu)):
+        shares = zip(series.values(read), noop.values(total_cpu), strict=False)
+        run.add(f"{name}.{what}-{series.in_flight}", "x", Better.LOWER, [spent / least for spent, least in shares])
+
+
+def compare_added_cpu(run: Run, through: Series, direct: Series) -> None:
+    """Add what the bridge adds to the CPU of a call, its own and that of the server, beside the CPU of the call."""
+    pairs = zip(through.values(total_cpu), direct.values(total_cpu), strict=False)
+    name = f"bridge.added-cpu-{through.in_flight}"
+    run.add(name, "x", Better.LOWER, [(spent - alone) / alone for spent, alone in pairs])
 
 
 def compare_bridge(run: Run, through: Series, direct: Series, noop: Series) -> None:
@@ -120,3 +131,8 @@ def compare_bridge(run: Run, through: Series, direct: Series, noop: Series) -> N
 def bridge_cpu(sample: Sample) -> float | None:
     """Return the bridge's CPU of a sample."""
     return sample.bridge_cpu_us
+
+
+def total_cpu(sample: Sample) -> float | None:
+    """Return the CPU of the server and of the bridge, if there is one, of a sample."""
+    return None if sample.server_cpu_us is None else sample.server_cpu_us + (sample.bridge_cpu_us or 0)
