@@ -159,7 +159,7 @@ class ListenAddresses:
 
     @property
     def url(self) -> str:
-        return f"{url_scheme(secure=self.secure)}://{self.http}"
+        return f"{'https' if self.secure else 'http'}://{self.http}"
 
 
 @asynccontextmanager
@@ -292,8 +292,4 @@ def public_bridge_url(settings: ServerSettings, port: int) -> str:
     """Return the bridge's URL for use without a request: the configured one, else its own address."""
     if settings.public_url:
         return validate_public_url(settings.public_url)
-    return f"{url_scheme(secure=settings.tls is not None)}://{join_host_port(dial_host(settings.host), port)}"
-
-
-def url_scheme(*, secure: bool) -> str:
-    return "https" if secure else "http"
+    return f"{'https' if settings.tls else 'http'}://{join_host_port(dial_host(settings.host), port)}"

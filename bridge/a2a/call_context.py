@@ -59,11 +59,6 @@ class A2aCallContext:
     """The tenant that the path or the envelope of the request names; empty if none is."""
 
 
-def build_call_context(metadata: Metadata, address: str, extensions: Iterable[str], version: str) -> A2aCallContext:
-    """Build the context of a call; `extensions` are the values of the headers that activate extensions."""
-    return A2aCallContext(metadata, address, parse_extensions(extensions), version)
-
-
 def parse_extensions(values: Iterable[str]) -> frozenset[str]:
     """Parse the extension URIs in header values, each of which may hold several."""
     return frozenset(name for value in values for part in value.split(",") if (name := part.strip()))
@@ -200,7 +195,7 @@ class A2aHttpCall:
         except web.HTTPBadRequest as error:
             raise InvalidRequestError("The request does not name the host that it is for") from error
         extensions = [*self._extensions(EXTENSIONS_HEADER), *self._extensions(EXTENSIONS_HEADER_V0_3)]
-        return build_call_context(self.metadata, address, extensions, self.version)
+        return A2aCallContext(self.metadata, address, parse_extensions(extensions), self.version)
 
     async def visible_error(self, error: Exception, what: str) -> A2AError:
         """Return the error to answer with; `what` names the requested operation in the log."""

@@ -30,9 +30,9 @@ from bridge.a2a.call_context import (
     V1_0,
     VERSION_HEADER,
     A2aCallContext,
-    build_call_context,
     is_extension_activated,
     load_sdk_v0_3,
+    parse_extensions,
     require_version,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
@@ -338,7 +338,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         )
         metadata = [*forwarded, *origin, *shown]
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
-        call_context = build_call_context(metadata, self._address, extensions, self._version.version)
+        call_context = A2aCallContext(metadata, self._address, parse_extensions(extensions), self._version.version)
         return A2aGrpcCall(rpc, context, request_id, metadata, call_context)
 
     async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:

@@ -190,7 +190,8 @@ def to_response(rpc: str, _request: Message, result: Any) -> Message:
 
 
 def to_json_response(rpc: str, request: Message, result: Any) -> object:
-    return to_proto_json(to_response(rpc, request, result))
+    # Not by the message of the response, into which the task would be copied.
+    return {"task": to_proto_json(result)} if rpc == "SendMessage" else to_proto_json(to_response(rpc, request, result))
 
 
 def to_json_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksResponse) -> object:

@@ -38,7 +38,9 @@ def to_single_line(text: str) -> str:
     """Return a text without line breaks, control characters and direction marks."""
     # str.isprintable is false for control characters, line separators and direction marks (categories Other and
     # Separator), but for the space.
-    return " ".join("".join(each if each.isprintable() else " " for each in INVISIBLE.sub(" ", text)).split())
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(each if each.isprintable() else " " for each in INVISIBLE.sub(" ", text))
+    return " ".join(text.split())
 
 
 def to_printable_line(text: str) -> str:

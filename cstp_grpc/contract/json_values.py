@@ -187,9 +187,10 @@ def set_container(
     if depth > MAX_NESTING:
         raise InvalidValue(f"is nested more than {MAX_NESTING} levels deep")
     is_object = isinstance(value, dict)
+    members = container.fields if is_object else container.values
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         try:
-            target = container.fields[parse_text(key)] if is_object else container.values.add()
+            target = members[parse_text(key)] if is_object else members.add()
             if isinstance(item, (dict, list)):
                 # Called directly, for one frame per level of nesting; and the path is built only where it is needed, as
                 # that would take longer than setting a scalar.
@@ -207,7 +208,7 @@ def item_path(path: str, key: object, *, is_object: bool) -> str:
 
 def open_container(target: Value, value: object) -> Struct | ListValue:
     """Make a Value an object or a list, as a JSON value is one, and return it empty."""
-    container = target.struct_value if isinstance(value, Mapping) else target.list_value
+    container = target.struct_value if isinstance(value, dict) else target.list_value
     # Without it an empty object would leave the Value unset, which is null.
     container.SetInParent()
     return container
@@ -228,18 +229,19 @@ def set_scalar(target: Value, value: object) -> None:
         raise InvalidValue("must be a JSON value")
 
 
-def set_trusted_struct(struct: Struct, members: Mapping[str, Any]) -> None:
+def set_trusted_struct(struct: Struct, content: Mapping[str, Any]) -> None:
     """Set the members of a Struct from data already known to be valid, such as data rendered here.
 
     Raises ValueError for NaN and infinity.
     """
     # Nested objects and lists are appended while the list is iterated, so that the stack does not grow with the
     # nesting.
-    pending: list[tuple[Any, Any]] = [(struct, members)]
+    pending: list[tuple[Any, Any]] = [(struct, dict(content))]
     for container, value in pending:
-        is_object = isinstance(value, Mapping)
+        is_object = isinstance(value, dict)
+        members = container.fields if is_object else container.values
         for key, item in value.items() if is_object else enumerate(value):
-            target = container.fields[key] if is_object else container.values.add()
+            target = members[key] if is_object else members.add()
             if isinstance(item, str):
                 target.string_value = item
             elif isinstance(item, bool):
@@ -286,10 +288,11 @@ def render_containers(pending: list[PendingContainer]) -> None:
         if isinstance(rendered, dict):
             fields = container.fields
             for key in sorted(fields):
-                rendered[key] = render_item(fields[key], pending)
+                value = fields[key]
+                # Most values are texts.
+                rendered[key] = value.string_value or render_item(value, pending)
         else:
-            for value in container.values:
-                rendered.append(render_item(value, pending))
+            rendered += [value.string_value or render_item(value, pending) for value in container.values]
 
 
 def render_item(value: Value, pending: list[PendingContainer]) -> object:

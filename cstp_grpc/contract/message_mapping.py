@@ -40,7 +40,7 @@ SCALAR_TYPES: Final[Mapping[int, tuple[type, ...]]] = {
 WELL_KNOWN: Final[Mapping[str, tuple[type, str, str]]] = {
     "google.protobuf.Timestamp": (datetime, "write_timestamp({target}, {value})", "{}.ToDatetime(UTC)"),
     "google.protobuf.Duration": (timedelta, "{target}.FromTimedelta({value})", "{}.ToTimedelta()"),
-    "google.protobuf.Struct": (Mapping, "write_struct({target}, {value})", "struct_to_dict({})"),
+    "google.protobuf.Struct": (Mapping, "{target}.update(dict({value}))", "struct_to_dict({})"),
 }
 """The type of Python for each well-known message, and how a value is written to it and read from it."""
 
@@ -134,7 +134,6 @@ class MapperSource:
         self._names: dict[str, Any] = {
             "UTC": UTC,
             "write_timestamp": proto_values.write_timestamp,
-            "write_struct": proto_values.write_struct,
             "struct_to_dict": proto_values.struct_to_dict,
         }
 

@@ -129,13 +129,8 @@ def value_to_json(value: struct_pb2.Value) -> Any:
 
 def dict_to_struct(content: Mapping[str, Any]) -> struct_pb2.Struct:
     struct = struct_pb2.Struct()
-    write_struct(struct, content)
-    return struct
-
-
-def write_struct(struct: struct_pb2.Struct, content: Mapping[str, Any]) -> None:
-    """Add the members of a JSON object to a Struct."""
     struct.update(dict(content))
+    return struct
 
 
 def decision_filters(

@@ -232,7 +232,7 @@ def known_fields(message: Message) -> dict[str, Any]:
 
 
 def compile_text_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Accept:  # noqa: ARG001
-    """Return a predicate of texts of allowed lengths, in characters."""
+    """Return a predicate of texts or bytes of allowed lengths, in characters or bytes."""
     if not set(rules) <= {"min_len", "max_len"}:
         return accept_nothing
     least, most = rules.get("min_len", 0), rules.get("max_len", math.inf)
@@ -262,6 +262,7 @@ def compile_enum_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Acce
 
 RULES: Mapping[str, Callable[[Mapping[str, Any], FieldDescriptor], Accept]] = {
     "string": compile_text_rules,
+    "bytes": compile_text_rules,
     "int32": compile_number_rules,
     "int64": compile_number_rules,
     "double": compile_number_rules,

@@ -175,9 +175,9 @@ class SqlTaskStore:
 
         Raises QueryFailed if the database does not respond.
         """
-        with self._database.read_snapshot() as unit_of_work:
-            row = self._get.first(unit_of_work, {**task_key_values(agent, task_id), "expired": observed.expired})
-        return None if row is None else task_from_row(row, observed)
+        with self._database.open_driver_connection() as driver:
+            rows = self._get.fetch(driver, {**task_key_values(agent, task_id), "expired": observed.expired})
+        return task_from_row(rows[0], observed) if rows else None
 
     def page(self, conditions: TaskFilter, request: pagination.PageRequest, observed: ObservationTime) -> TaskPage:
         """Return the tasks that meet all conditions, last changed first, then by falling id.

@@ -18,7 +18,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
-from bridge.a2a.call_context import A2aAccessCheck, A2aCallContext, build_call_context
+from bridge.a2a.call_context import A2aAccessCheck, A2aCallContext, parse_extensions
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.http_request import AccessCheck
@@ -70,7 +70,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 def context(who: str | None = "alice", *extensions: str) -> A2aCallContext:
     """Return the context of a call by one of the harness's agents, or by nobody."""
     token = [("authorization", f"Bearer {TOKENS.get(who, who)}")] if who else []
-    return build_call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions, "1.0")
+    return A2aCallContext([*token, ("x-request-id", REQUEST_ID)], ADDRESS, parse_extensions(extensions), "1.0")
 
 
 def message(*parts: str | dict[str, Any] | list[Any], given: object = None, **members: Any) -> Message:
