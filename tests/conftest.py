@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.platform.config.environment import disable_event_engine
 from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.certificates import Authority, Certificate, make_certificate
@@ -33,8 +32,6 @@ from tests.temporary_files import use_temporary_parent
 
 register_profiles()
 use_temporary_parent()
-# As the command does, before gRPC is imported.
-disable_event_engine()
 # Far from UTC, whatever the machine has: an instant that is read or written as local time then differs.
 os.environ["TZ"] = "XXX-5:45"
 time.tzset()

@@ -142,7 +142,6 @@ class LazyCommandGroup(click.Group):
         # Before the module of the command: ONNX Runtime and gRPC read their variables when they are imported.
         environment.forbid_telemetry()
         environment.silence_grpc()
-        environment.disable_event_engine()
         module = importlib.import_module(f"cstp_grpc.cli.{COMMANDS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, f"{name}_command", None) or getattr(module, f"{name}_group")

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cstp_grpc.platform.config.environment import disable_event_engine
 from tests.bench.accepted import ACCEPTED, Comparison, accept, compare, read_accepted
 from tests.bench.aims import aims_list
 from tests.bench.results import Results, UnreadableResults, read_results
@@ -26,8 +25,6 @@ OUTPUT = Path("var/bench")
 
 def main(given: Sequence[str]) -> int:
     """Do what the command line says, and return the exit code."""
-    # As `cstp serve` does for its processes.
-    disable_event_engine()
     arguments = parse_arguments(given)
     try:
         if arguments.source:

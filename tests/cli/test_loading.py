@@ -215,21 +215,3 @@ def test_calling_peers_loads_nothing_of_the_server(tmp_path: Path) -> None:
     modules, printed = modules_loaded(tmp_path, ["peers", "--config", file])
     assert "unreachable" in printed
     assert not modules & SERVER_LIBRARIES
-
-
-@pytest.mark.parametrize(
-    ("given", "used"), [(None, "-event_engine_client,-event_engine_listener"), ("", ""), ("other", "other")]
-)
-def test_commands_run_grpc_without_its_event_engine_unless_told(given: str | None, used: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
-    if given is not None:
-        environment["GRPC_EXPERIMENTS"] = given
-    program = """
-import os, sys
-from cstp_grpc.cli.main import main
-from click.testing import CliRunner
-assert CliRunner().invoke(main, ["serve", "--help"]).exit_code == 0
-print(repr(os.environ["GRPC_EXPERIMENTS"]))
-"""
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
-    assert found.stdout.strip() == repr(used)

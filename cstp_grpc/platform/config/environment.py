@@ -53,11 +53,6 @@ def silence_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def disable_event_engine() -> None:
-    """Turn the event engine of gRPC off, unless GRPC_EXPERIMENTS is set, which gRPC reads when it is imported."""
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
-
-
 def forbid_telemetry() -> None:
     """Disable the telemetry of ONNX Runtime, which starts when it is imported."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
