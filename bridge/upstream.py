@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import grpc
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, FieldViolation, InvalidArgument, MethodNotFound
-from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
-from cstp_grpc.contract.methods import CONTEXT_FIELDS, RpcMethod, describe_excess
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
+from cstp_grpc.contract.json_codec import CodecError, JsonProfile, contract_json, from_json, json_path, to_json
+from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rate_limit_headers import rate_limit_headers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.platform.config import ConfigError, is_loopback
@@ -166,7 +164,7 @@ class Forwarder:
         self, channel: grpc.aio.Channel, methods: Mapping[str, RpcMethod], timeout: float, max_context_values: int
     ) -> None:
         self._timeout = timeout
-        self._max_context_values = max_context_values
+        self._profile = contract_json(max_context_values)
         self._routes = {
             name: build_forwarded_method(channel, method) for name, method in methods.items() if method.public
         }
@@ -258,7 +256,7 @@ class Forwarder:
     ) -> Message:
         """Parse the request of a call. Raises CstpError; the server's refusal of the caller takes precedence."""
         try:
-            return parse_params(params, route.method.request, self._max_context_values)
+            return parse_params(params, route.method.request, self._profile)
         except CstpError as failure:
             raise failure from await self._refusal(route, metadata)
 
@@ -312,62 +310,11 @@ async def stream_results(call: Any, method: RpcMethod) -> AsyncGenerator[dict[st
         call.cancel()
 
 
-def parse_params(params: dict[str, object] | list[object], request: type[Message], max_context_values: int) -> Message:
+def parse_params(params: dict[str, object] | list[object], request: type[Message], profile: JsonProfile) -> Message:
     """Parse the params of a call into its request message. Raises CstpError."""
     if isinstance(params, list):
         raise InvalidArgument("params must be an object: the methods take their parameters by name")
-    # First, since converting a value takes far longer than counting it.
-    large = list(find_large_contexts(params, cast(Descriptor, request.DESCRIPTOR), max_context_values))
-    if large:
-        raise InvalidArgument(violation_text(large), violations=large)
     try:
-        return from_json(params, request)
+        return from_json(params, request, profile)
     except CodecError as error:
         raise InvalidArgument(violation_text(error.violations), violations=error.violations) from error
-
-
-@functools.cache
-def fields_with_contexts(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """Return the fields of a message type that are contexts or contain them."""
-    return tuple(
-        field
-        for field in kind.fields
-        if field.full_name in CONTEXT_FIELDS
-        or (
-            field.message_type is not None
-            and field.message_type.file.package == kind.file.package
-            and fields_with_contexts(field.message_type)
-        )
-    )
-
-
-def find_large_contexts(params: object, kind: Descriptor, limit: int, prefix: str = "") -> Iterator[FieldViolation]:
-    """Yield the contexts with more values than a limit in the JSON of a message, before any is converted."""
-    if not isinstance(params, dict):
-        return
-    for field in fields_with_contexts(kind):
-        path = prefix + field.json_name
-        for value in [params[name] for name in {field.name, field.json_name} & params.keys()]:
-            if field.full_name in CONTEXT_FIELDS:
-                if has_more_members(value, limit):
-                    yield FieldViolation(path, describe_excess(limit))
-            elif field.is_repeated and isinstance(value, list):
-                for index, item in enumerate(value):
-                    yield from find_large_contexts(
-                        item, cast(Descriptor, field.message_type), limit, f"{path}[{index}]."
-                    )
-            else:
-                yield from find_large_contexts(value, cast(Descriptor, field.message_type), limit, f"{path}.")
-
-
-def has_more_members(value: object, limit: int) -> bool:
-    """Return whether a JSON value contains more values than a limit, nested ones included."""
-    pending, left = [value], limit
-    while pending:
-        found = pending.pop()
-        members = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
-        left -= len(members)
-        if left < 0:
-            return True
-        pending += (each for each in members if isinstance(each, dict | list))
-    return False

@@ -43,6 +43,8 @@ PROTO_PATH_PART: Final = re.compile(r'\[(?:"(?:[^"\\]|\\.)*"|[^\]"]*)\]|[^.\[\]]
 DECIMAL: Final = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 URL_SAFE: Final = str.maketrans("-_", "+/")
 NOT_AN_OBJECT: Final = "must be an object"
+CONTEXT_FIELDS: Final = frozenset({"cstp.v1.Action.context", "cstp.v1.AnnounceIntentRequest.metadata"})
+"""The fields that guardrails read as the context, by their full names."""
 
 
 class CodecError(Exception):
@@ -65,6 +67,8 @@ class JsonProfile:
     """Whether members that no field has are ignored."""
     max_items: int | None = None
     """How many items a list may have, free-form data aside; None for any number."""
+    max_context_values: int | None = None
+    """How many values a context may have; None for any number."""
 
 
 def proto_scalar_codec(field: FieldDescriptor) -> ScalarCodec:
@@ -111,6 +115,12 @@ CONTRACT_JSON: Final = JsonProfile(scalar_codec)
 """The JSON of the contract."""
 PROTO_JSON: Final = JsonProfile(proto_scalar_codec, takes_proto_names=True, ignores_unknown=True, max_items=1000)
 """The JSON of A2A. `max_items` is chosen: items are validated on the event loop, which all callers share."""
+
+
+@functools.cache
+def contract_json(max_context_values: int) -> JsonProfile:
+    """Return the profile of requests of the contract whose contexts have at most so many values."""
+    return JsonProfile(scalar_codec, max_context_values=max_context_values)
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -312,6 +322,8 @@ class FieldCodec:
             raise TypeError(f"{field.full_name} must have keys of type string")
         item = kind.fields_by_name["value"] if kind is not None and self.is_map else field
         self.codec = None if item.message_type is None else message_codec(item.message_type, profile)
+        if profile.max_context_values is not None and field.full_name in CONTEXT_FIELDS:
+            self.codec = json_values.BoundedObjectCodec(profile.max_context_values)
         """The codec of its messages; None for scalars."""
         self.has_fields = isinstance(self.codec, ObjectCodec)
         self.takes_null = self.codec is json_values.VALUE_CODEC and not field.is_repeated

@@ -161,6 +161,39 @@ class JsonValueCodec:
             problems.add(path, str(refusal))
 
 
+class BoundedObjectCodec(JsonValueCodec):
+    """The codec of an object with at most `limit` values, nested ones included."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(render_struct, set_struct)
+        self._limit = limit
+
+    def fill(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
+        # First, since converting a value takes far longer than counting it.
+        if has_more_members(value, self._limit):
+            problems.add(path, describe_excess(self._limit))
+        else:
+            super().fill(message, value, path, problems)
+
+
+def describe_excess(limit: int) -> str:
+    """Return the violation of structured data with more values than a limit."""
+    return f"contains more than {limit} values"
+
+
+def has_more_members(value: object, limit: int) -> bool:
+    """Return whether a JSON value contains more values than a limit, nested ones included."""
+    pending, left = [value], limit
+    while pending:
+        found = pending.pop()
+        members = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        left -= len(members)
+        if left < 0:
+            return True
+        pending += (each for each in members if isinstance(each, dict | list))
+    return False
+
+
 def set_struct(struct: Struct, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
     if not isinstance(value, dict):
         raise InvalidValue("must be an object")

@@ -22,8 +22,6 @@ from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import options_pb2
 from cstp_grpc.gen.places import METHOD_MODULES, SERVICE_MODULES
 
-CONTEXT_FIELDS: Final = frozenset({"cstp.v1.Action.context", "cstp.v1.AnnounceIntentRequest.metadata"})
-"""The fields that guardrails read as the context, by their full names."""
 REPEATABLE_LEVELS = frozenset({descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS, descriptor_pb2.MethodOptions.IDEMPOTENT})
 
 
@@ -234,8 +232,3 @@ def service_config() -> ServiceConfig:
 def parse_duration(duration: str) -> float:
     """Parse a duration such as `0.1s` into seconds."""
     return float(duration.removesuffix("s"))
-
-
-def describe_excess(limit: int) -> str:
-    """Return the violation of structured data with more values than a limit."""
-    return f"contains more than {limit} values"

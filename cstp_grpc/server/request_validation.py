@@ -21,7 +21,8 @@ from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
-from cstp_grpc.contract.methods import CONTEXT_FIELDS, describe_excess
+from cstp_grpc.contract.json_codec import CONTEXT_FIELDS
+from cstp_grpc.contract.json_values import describe_excess
 from cstp_grpc.gen.buf.validate import validate_pb2
 
 if TYPE_CHECKING:
