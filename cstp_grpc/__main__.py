@@ -1,6 +1,6 @@
 """`python -m cstp_grpc` is the `cstp` command."""
 
-from cstp_grpc.cli.main import main
+from cstp_grpc.cli.entry import run_program
 
 if __name__ == "__main__":
-    main()
+    run_program()

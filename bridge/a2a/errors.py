@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from a2a.utils.errors import (
@@ -61,7 +60,7 @@ def violations_error(found: Sequence[FieldViolation]) -> InvalidParamsError:
 
 
 def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
-    fields = [replace(each, field=json_path(kind, each.field)) for each in read_violations(error)]
+    fields = [each._replace(field=json_path(kind, each.field)) for each in read_violations(error)]
     # The SDK's own text says only that something is wrong.
     return violations_error(fields) if fields else error
 
@@ -157,7 +156,7 @@ def push_error(failure: CstpError, place: str = "") -> A2AError:
     if any(each.field == "taskId" for each in failure.violations):
         # An id that cannot be one is the id of no task.
         return TaskNotFoundError()
-    return violations_error([replace(each, field=push_config_path(each.field, place)) for each in failure.violations])
+    return violations_error([each._replace(field=push_config_path(each.field, place)) for each in failure.violations])
 
 
 def push_config_path(field: str, place: str) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
@@ -272,7 +272,7 @@ def name_message_fields(failure: CstpError, request: MessageRequest) -> None:
     """
     if isinstance(request, IntentAnnouncement) and failure.violations:
         failure.violations = tuple(
-            replace(each, field=message_field_path(each.field, request.places)) for each in failure.violations
+            each._replace(field=message_field_path(each.field, request.places)) for each in failure.violations
         )
         failure.message = violation_text(failure.violations)
 

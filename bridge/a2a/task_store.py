@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
@@ -231,7 +231,7 @@ class GrpcTaskStore:
         except CstpError as failure:
             if failure.reason == "INVALID_ARGUMENT":
                 named = [
-                    replace(each, field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations
+                    each._replace(field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations
                 ]
                 raise invalid_params(failure.message, *named) from failure
             raise UpstreamError(failure) from failure

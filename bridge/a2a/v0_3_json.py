@@ -133,7 +133,7 @@ def check_values(params: object) -> None:
     except InvalidValue as refusal:
         problems.add("", f"params {refusal}")
     if problems.found:
-        raise violations_error([replace(each, field=each.field.removeprefix(".")) for each in problems.found])
+        raise violations_error([each._replace(field=each.field.removeprefix(".")) for each in problems.found])
 
 
 def check_list_lengths(value: object, path: str) -> None:

@@ -10,13 +10,13 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from cstp_grpc.cli.command_state import CommandState
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.short_ids import complete_ids
 from cstp_grpc.cli.typed_times import parse_future, parse_past
@@ -25,10 +25,9 @@ from cstp_grpc.contract.errors import ConfigError, CstpError
 from cstp_grpc.platform.config.environment import command_environment
 
 if TYPE_CHECKING:
-    from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
+    from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
-    from cstp_grpc.platform.config import Settings
 
 T = TypeVar("T")
 
@@ -238,36 +237,6 @@ FILTER_OPTIONS: Mapping[str, Decorator] = {
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@dataclass
-class CommandState:
-    """The state of the running command."""
-
-    json_wanted: bool = False
-    config_file: Path | None = None
-    endpoint: Endpoint | None = None
-    loaded: Settings | None = None
-    """The settings, once a command has needed them."""
-
-    def settings(self) -> Settings:
-        """Return the settings, loaded on first use. Raises ConfigError."""
-        if self.loaded is None:
-            from cstp_grpc.platform import config
-
-            self.loaded = config.load_settings(self.config_path)
-        return self.loaded
-
-    def data_dir(self) -> Path:
-        """Return the data folder, without validating the other settings if possible. Raises ConfigError."""
-        from cstp_grpc.platform.config.yaml_file import read_data_dir
-
-        return read_data_dir(self.config_path) or self.settings().data_dir
-
-    @property
-    def config_path(self) -> Path | None:
-        """The configuration file: --config, or the environment's."""
-        return self.config_file or command_environment().config
-
-
 @contextmanager
 def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
     """Exit with code 1 after a known error, and print the next step."""
@@ -381,7 +350,7 @@ def with_client(command: Command, role: str | None = None) -> Command:
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
-        with connected_client(choice if role is None else replace(choice, role=role), timeout) as client:
+        with connected_client(choice if role is None else choice._replace(role=role), timeout) as client:
             command(client, Output(json_wanted=current_state().json_wanted), *args, **complete_ids(client, kwargs))
 
     return wrapper

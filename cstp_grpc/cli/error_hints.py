@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from cstp_grpc.cli.server_choice import Endpoint
-from cstp_grpc.client.http_client import SPEAKS_GRPC
+from cstp_grpc.client.http_exchange import SPEAKS_GRPC
 from cstp_grpc.contract import errors
 from cstp_grpc.contract.errors import REQUEST_ID, CstpError, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import SPEAKS_HTTP

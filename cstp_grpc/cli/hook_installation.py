@@ -17,7 +17,7 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import PLUGIN_MARK
 from cstp_grpc.agents.hooks.server_calls import ServerCallFailed
 from cstp_grpc.agents.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
-from cstp_grpc.cli import hook_command
+from cstp_grpc.cli import hook_command, hook_run
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.contract.caller import DEVELOPER
@@ -25,7 +25,7 @@ from cstp_grpc.contract.errors import ConfigError, CstpError
 
 if TYPE_CHECKING:
     from cstp_grpc.agents.hooks.model import HookHost
-    from cstp_grpc.cli.command_decorators import CommandState
+    from cstp_grpc.cli.command_state import CommandState
     from cstp_grpc.cli.server_choice import ServerChoice
 
 SCOPES: Final = ("local", "project", "user")
@@ -75,7 +75,7 @@ def install_command(
     if choice.token:
         raise click.UsageError("Others may read settings: put the token into an agents file, or set CSTP_TOKEN.")
     agent = load_host(host)
-    hook_command.read_tool_rules(agent, tools_file)  # A mistake in it is better told now.
+    hook_run.read_tool_rules(agent, tools_file)  # A mistake in it is better told now.
     scope = choose_scope(host, agent, scope)
     options = {
         "--project": project,
@@ -87,7 +87,7 @@ def install_command(
         "--resident": needs_resident(choice) if resident is None else resident,
     }
     words = [*program_words(shared=scope == "project"), *hook_words(host), *option_words(options)]
-    seconds = hook_command.DEFAULT_SECONDS if timeout is None else timeout
+    seconds = hook_run.DEFAULT_SECONDS if timeout is None else timeout
     path = Path(agent.settings_files[scope]).expanduser()
     before, is_ours = read_settings(path), is_hook_of(host)
     with naming_file(path):
@@ -120,7 +120,7 @@ def describe_server_rules(choice: ServerChoice) -> str:
     """Return a line about the rules that the hook's server enforces, or about the server if it does not answer."""
     try:
         with ExitStack() as opened:
-            return describe_rules_of(hook_command.ChosenServer(choice, RULES_SECONDS, current_state(), opened))
+            return describe_rules_of(hook_run.ChosenServer(choice, RULES_SECONDS, current_state(), opened))
     except (ServerCallFailed, CstpError, ConfigError, KeyError, click.ClickException) as error:
         why = error.message if isinstance(error, click.ClickException) else str(error)
         return f"Rules: unknown, and no tool call is checked until the server answers: {why}"
@@ -267,8 +267,8 @@ def server_words(choice: ServerChoice, state: CommandState, *, shared: bool) -> 
         return given
     from cstp_grpc.cli.server_choice import AGENTS_FILE
 
-    endpoint = hook_command.choose_quickest(choice, state)
-    if not hook_command.is_bridge(endpoint):
+    endpoint = hook_run.choose_quickest(choice, state)
+    if not hook_run.is_bridge(endpoint):
         return given
     described = (state.data_dir() / AGENTS_FILE).absolute()
     return {"--agents-file": described, "--agent": f"{DEVELOPER}-http"}

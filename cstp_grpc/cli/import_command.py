@@ -384,7 +384,7 @@ def choose_import_server(choice: ServerChoice) -> Endpoint:
     if not is_served(settings.data_dir):
         here = ServerChoice(local=True, identity=choose_importer(settings, choice.identity))
         return choose_server(here, environment, state)
-    endpoint = choose_server(replace(choice, identity=None), environment, state)
+    endpoint = choose_server(choice._replace(identity=None), environment, state)
     return endpoint if choice.identity is None else with_token_of(endpoint, choice.identity, settings)
 
 
@@ -392,7 +392,7 @@ def with_token_of(endpoint: Endpoint, identity: str, settings: Settings) -> Endp
     """Return the endpoint with the configured token of an agent. Raises click.UsageError."""
     for token in settings.auth.tokens:
         if token.name == identity:
-            return replace(endpoint, token=token.token.get_secret_value(), identified_by=f"auth.tokens: {identity}")
+            return endpoint._replace(token=token.token.get_secret_value(), identified_by=f"auth.tokens: {identity}")
     raise click.UsageError(f"A server runs, and auth.tokens has no token of {identity!r}; pass it with --token.")
 
 

@@ -6,8 +6,6 @@ for their imports.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import inspect
 import re
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cstp_grpc.common.garbage_collection import spare_modules_collection
 from cstp_grpc.common.version import VERSION
 
 if TYPE_CHECKING:
@@ -115,21 +114,13 @@ MEANT_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
 EXAMPLE: Final = re.compile(r"^Examples?:\n((?:.*\\\n)*.*)", re.MULTILINE)
 """The first example in a command's help, with its continuation lines."""
 
-GC_THRESHOLD: Final = 100_000
-"""Object allocations between two garbage collections. Chosen: most commands end before the first one."""
-
 
 class LazyCommandGroup(click.Group):
     """A group that imports a command when it is used, since some need libraries that take long to load."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, or list the commands, and exit."""
-        # Modules are not garbage. Measured: scanning them repeatedly takes an eighth of each command.
-        gc.set_threshold(GC_THRESHOLD)
-        # Nor are they at the end: Python scans them all once more before it exits, a quarter of a short command's time.
-        # Unregistered first, because a process may run several commands.
-        atexit.unregister(gc.freeze)
-        atexit.register(gc.freeze)
+        spare_modules_collection()
         return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -179,7 +170,8 @@ class LazyCommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a known error ends it with exit code 1 and a hint."""
-        from cstp_grpc.cli.command_decorators import CommandState, exit_on_known_failure
+        from cstp_grpc.cli.command_decorators import exit_on_known_failure
+        from cstp_grpc.cli.command_state import CommandState
 
         ctx.obj = CommandState()
         with exit_on_known_failure(ctx):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -162,6 +161,6 @@ async def serve_hosts(endpoint: Endpoint, timeout: float | None, options: HttpOp
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     # The token of the command itself is no caller's, so that it is never used.
-    async with open_http_server(lambda token: replace(endpoint, token=token).connect_async(timeout), options) as url:
+    async with open_http_server(lambda token: endpoint._replace(token=token).connect_async(timeout), options) as url:
         Output().line(f"MCP is served at {url} for the server at {endpoint.url}. Ctrl-C stops it.")
         await stopped.wait()

@@ -8,44 +8,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-
-import click
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
-from cstp_grpc.contract.caller import APPROVER
-from cstp_grpc.contract.enums import MAX_NAME_CHARACTERS
+from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.contract.limits import MAX_NAME_CHARACTERS
 from cstp_grpc.platform.config.environment import dial_host, join_host_port
 
 if TYPE_CHECKING:
+    import click
+
     from cstp_grpc.client import AsyncCstpClient, CstpClient
     from cstp_grpc.platform.config import CommandEnvironment, Settings
+else:
+    # A hook needs it only to report a mistake.
+    click = LazyModule("click")
 
 MAX_RETRIES: Final = 20
 """Maximum number of retries of a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentEntry:
+class AgentEntry(NamedTuple):
     """An agent that can be called."""
 
     name: str
     """The name to call it by."""
     url: str
     """The address of the agent: `grpc://`, `grpcs://`, or a bridge's `http://` or `https://`."""
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     """The bearer token; `${NAME}` takes it from the environment."""
     ca_file: Path | None = None
     """A PEM file of the certificate authorities to trust instead of the system's."""
     client_certificate: Path | None = None
     """A PEM file with the certificate to show the agent, and its key."""
 
+    def __repr__(self) -> str:
+        """Return the name alone, since the token is a secret."""
+        return f"AgentEntry({self.name!r})"
 
-@dataclass(frozen=True, slots=True)
-class AgentCallDefaults:
+
+class AgentCallDefaults(NamedTuple):
     """Settings for calls to every agent."""
 
     timeout_seconds: float = 30.0
@@ -54,13 +58,12 @@ class AgentCallDefaults:
     """How often a call that failed for a transient reason is retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentsFile:
+class AgentsFile(NamedTuple):
     """The content of an agents file."""
 
     agents: tuple[AgentEntry, ...] = ()
     """The agents; names are unique."""
-    defaults: AgentCallDefaults = field(default_factory=AgentCallDefaults)
+    defaults: AgentCallDefaults = AgentCallDefaults()
     """Settings for calls to every agent."""
 
     @classmethod
@@ -154,8 +157,7 @@ def find_mapping_problems(
 AGENTS_FILE = "agents.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A server to call; `origin` names the source of its URL, `identified_by` the source of its token."""
 
     url: str
@@ -164,7 +166,7 @@ class Endpoint:
     identified_by: str = ""
     local: bool = False
     """True for this machine's own server."""
-    defaults: AgentCallDefaults = field(default_factory=AgentCallDefaults)
+    defaults: AgentCallDefaults = AgentCallDefaults()
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it; None means those of the system."""
     client_certificate: Path | None = None
@@ -205,8 +207,7 @@ class Endpoint:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerChoice:
+class ServerChoice(NamedTuple):
     """The server options of the command line."""
 
     agent: str | None = None
@@ -223,7 +224,7 @@ class ServerChoice:
     @property
     def is_made(self) -> bool:
         """Whether any of the options that choose a server is given."""
-        return replace(self, local=False, identity=None, role=None) != ServerChoice()
+        return self._replace(local=False, identity=None, role=None) != ServerChoice()
 
 
 class ConfigurationSource(Protocol):
@@ -273,18 +274,18 @@ def choose_endpoint(
 
 
 def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: ConfigurationSource) -> Endpoint:
-    return replace(endpoint, local=True, identity=choice.identity, config=configuration.config_path)
+    return endpoint._replace(local=True, identity=choice.identity, config=configuration.config_path)
 
 
 def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: CommandEnvironment | None = None) -> Endpoint:
     # The environment's token is only for servers that no agents file describes: it must not go to every named agent.
     ca_file = choice.ca_file or (environment.ca_file if environment else None)
     shown = (environment.client_certificate if environment else None) or endpoint.client_certificate
-    overridden = replace(endpoint, ca_file=ca_file or endpoint.ca_file, client_certificate=shown)
+    overridden = endpoint._replace(ca_file=ca_file or endpoint.ca_file, client_certificate=shown)
     if choice.token:
-        return replace(overridden, token=choice.token, identified_by="--token")
+        return overridden._replace(token=choice.token, identified_by="--token")
     if environment and environment.token:
-        return replace(overridden, token=environment.token, identified_by="CSTP_TOKEN")
+        return overridden._replace(token=environment.token, identified_by="CSTP_TOKEN")
     return overridden
 
 
@@ -316,6 +317,8 @@ def find_agent(name: str, files: list[Path]) -> Endpoint:
 
 def only_agent(path: Path) -> Endpoint:
     """Return the only agent of a file, apart from the approver of a developer's server."""
+    from cstp_grpc.contract.caller import APPROVER
+
     agents = read_agents(path)
     candidates = [agent for agent in agents.agents if agent.name != APPROVER]
     if len(candidates) != 1:
@@ -331,7 +334,7 @@ def local_server(configuration: ConfigurationSource, role: str | None = None) ->
     # is 0.
     if described.exists() and (agents := read_agents(described)).agents:
         entry = (role and agents.find(role)) or agents.agents[0]
-        return replace(endpoint_of_entry(entry, agents.defaults, described), local=True)
+        return endpoint_of_entry(entry, agents.defaults, described)._replace(local=True)
     settings = configuration.settings()
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
@@ -344,7 +347,7 @@ def local_server(configuration: ConfigurationSource, role: str | None = None) ->
     if len(settings.auth.tokens) != 1:
         return endpoint
     token = settings.auth.tokens[0].token.get_secret_value()
-    return replace(endpoint, token=token, identified_by="the configuration's auth.tokens")
+    return endpoint._replace(token=token, identified_by="the configuration's auth.tokens")
 
 
 def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path) -> Endpoint:
@@ -358,7 +361,7 @@ def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path
     )
     if entry.token is None:
         return endpoint
-    return replace(endpoint, token=expand_text(entry.token, origin), identified_by=origin)
+    return endpoint._replace(token=expand_text(entry.token, origin), identified_by=origin)
 
 
 def expand_text(text: str, origin: str) -> str:

@@ -15,8 +15,9 @@ from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.retry import RetryTimer, is_transient_failure
 from cstp_grpc.contract.calls import Fields, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, MethodNotFound, QueryFailed
-from cstp_grpc.contract.methods import RpcMethod, method_by_name, service_config
+from cstp_grpc.contract.methods import RpcMethod, method_by_name
 from cstp_grpc.contract.proto_values import build_message
+from cstp_grpc.contract.service_config import service_config
 
 IDEMPOTENCY_FIELDS: Mapping[str, str] = {
     "cstp.v1.AnnounceIntentRequest": "correlation_id",

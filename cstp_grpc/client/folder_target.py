@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.common.extras import DISTRIBUTION, require_extra
-
 TRANSPORTS: Final = "cstp_grpc.transports"
 """The group of entry points with the transports that the client does not import."""
 FOLDER_SCHEME: Final = "local:"
@@ -32,6 +30,8 @@ def load_folder_transport(kind: str) -> Any:
     """
     # Imported here: it takes as long as a small command.
     from importlib.metadata import distribution
+
+    from cstp_grpc.common.extras import DISTRIBUTION, require_extra
 
     require_extra("local")
     return distribution(DISTRIBUTION).entry_points.select(group=TRANSPORTS, name=kind)[kind].load()

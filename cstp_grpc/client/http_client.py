@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import base64
+import functools
 import ipaddress
 import json
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-if TYPE_CHECKING:
-    import httpcore
+from cstp_grpc.client.http_exchange import DeadlineStream, HttpProtocolError, ResponseReader, encode_request
 
-NAT64_NETWORK: Final = ipaddress.IPv6Network("64:ff9b::/96")
-SPECIAL_NETWORKS: Final = tuple(
-    map(
-        ipaddress.ip_network,
-        ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "fec0::/10"),
-    )
-)
+if TYPE_CHECKING:
+    import ssl
+
+NAT64_NETWORK: Final = "64:ff9b::/96"
+SPECIAL_NETWORKS: Final = ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "fec0::/10")
 """Networks that are not part of the public internet and that some Python versions do not know: protocol assignments (a
 cloud serves its metadata there), 6to4 relays, a cloud's internal address, documentation, and site-local addresses.
 """
@@ -48,6 +43,11 @@ def is_public(address: str) -> bool:
     return is_public(str(inner)) if inner is not None else is_globally_routable(found)
 
 
+@functools.cache
+def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(text)
+
+
 def is_globally_routable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address that embeds no IPv4 address is public."""
     special = (
@@ -57,7 +57,7 @@ def is_globally_routable(address: ipaddress.IPv4Address | ipaddress.IPv6Address)
         or address.is_multicast
         or address.is_reserved
         or address.is_unspecified
-        or any(address in network for network in SPECIAL_NETWORKS)
+        or any(address in parse_network(network) for network in SPECIAL_NETWORKS)
     )
     return address.is_global and not special
 
@@ -66,9 +66,14 @@ def embedded_ipv4(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipa
     """Return the IPv4 address that an IPv6 address embeds (mapped, 6to4 or NAT64), or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in NAT64_NETWORK:
+    if address in parse_network(NAT64_NETWORK):
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour
+
+
+def resolve_host(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
+    # As bytes, since the codec for other names takes a millisecond to load.
+    return socket.getaddrinfo(host.encode() if host.isascii() else host, port, **options)
 
 
 class PinnedAddressDialer:
@@ -78,7 +83,7 @@ class PinnedAddressDialer:
     differ.
     """
 
-    def __init__(self, permitted: Callable[[str], bool] = is_public, resolve: ResolveHost = socket.getaddrinfo) -> None:
+    def __init__(self, permitted: Callable[[str], bool] = is_public, resolve: ResolveHost = resolve_host) -> None:
         self._permitted = permitted
         self._resolve = resolve
 
@@ -120,16 +125,11 @@ MIN_TIMEOUT_SECONDS: Final = 0.001
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-class HttpProtocolError(Exception):
-    """A response is not HTTP, or a request cannot be expressed in HTTP."""
-
-
 class ResponseTooLarge(HttpProtocolError):
     """A response is larger than the limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     """An HTTP response; `headers` have lower-case names."""
 
     status: int
@@ -147,13 +147,16 @@ class HttpClient:
 
     def __init__(
         self,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         *,
         max_bytes: int = 0,
         permitted: Callable[[str], bool] = lambda _address: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to send; `max_bytes` is the size of the largest body that `fetch` returns."""
+        """Prepare to send; without `tls` only to `http` addresses.
+
+        `max_bytes` is the size of the largest body that `fetch` returns.
+        """
         self._tls = tls
         self._max_bytes = max_bytes
         self._dial = PinnedAddressDialer(permitted)
@@ -169,13 +172,12 @@ class HttpClient:
         """
         with self._exchange(method, url, headers, body, seconds) as response:
             received = bytearray()
-            for chunk in response.iter_stream():
-                received += chunk
-                # Counted as the chunks arrive: a declared length may be wrong or missing.
+            for piece in response.pieces():
+                received += piece
+                # Counted as they arrive: a declared length may be wrong or missing.
                 if len(received) > self._max_bytes:
                     raise ResponseTooLarge(f"more than {self._max_bytes} bytes")
-            names = {name.decode("ascii").lower(): value.decode("latin-1") for name, value in response.headers}
-            return HttpResponse(response.status, names, bytes(received))
+            return HttpResponse(response.status, response.headers, bytes(received))
 
     def post(self, url: SplitResult, headers: Mapping[str, str], body: bytes, seconds: float) -> int:
         """Post a body and return the status; the rest of the response is not read. Raises as `fetch` does."""
@@ -186,30 +188,16 @@ class HttpClient:
     @contextmanager
     def _exchange(
         self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None, seconds: float
-    ) -> Iterator[httpcore.Response]:
+    ) -> Iterator[ResponseReader]:
         """Send a request and yield the response, whose body was not read yet."""
-        # Not loaded before it is needed: it takes 25 ms, and most commands and many servers send no HTTP requests.
-        import httpcore
-
         if seconds <= 0:
-            raise TimeoutError
+            raise TimeoutError("timed out")
         deadline = self._clock() + seconds
-        host = encode_host(url)
-        named = {"host": host_header(host, url), "accept-encoding": "identity", **headers}
-        try:
-            # Spaces around a value are no part of it, and h11 refuses them.
-            sent = [(name.encode("ascii"), value.strip(" ").encode("latin-1")) for name, value in named.items()]
-            target = request_target(url).encode("ascii")
-            address = httpcore.URL(scheme=url.scheme, host=host, port=url.port, target=target)
-            # Dialled here and handed over: httpcore would resolve the name again, and connect to an unchecked address.
-            stream = cast("httpcore.NetworkStream", self._connect(url, deadline))
-            with (
-                httpcore.HTTP11Connection(address.origin, stream) as connection,
-                connection.stream(method, address, headers=sent, content=body) as response,
-            ):
-                yield response
-        except (httpcore.ProtocolError, UnicodeError) as error:
-            raise HttpProtocolError(str(error)) from error
+        named = {"host": host_header(encode_host(url), url), "accept-encoding": "identity", **headers}
+        request = encode_request(method, request_target(url), named, body)
+        with closing(self._connect(url, deadline)) as stream:
+            stream.write(request)
+            yield ResponseReader(stream, method)
 
     def _connect(self, url: SplitResult, deadline: float) -> DeadlineStream:
         """Connect to the host of a URL. Raises OSError."""
@@ -220,6 +208,7 @@ class HttpClient:
             # A request is sent in two pieces, the second of which would wait for the first to be acknowledged.
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.scheme == "https":
+                assert self._tls is not None, "callers give one for https"
                 stream.start_tls(self._tls, host)
         except BaseException:
             stream.close()
@@ -242,7 +231,7 @@ class PooledHttpClient:
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
         """Prepare to send to `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
-        # Not loaded before it is needed, as in `HttpClient`; httpx would also load rich and click.
+        # Not loaded before it is needed; httpx would also load rich and click.
         import httpcore
 
         self._url = urlsplit(url.rstrip("/"))
@@ -301,71 +290,18 @@ def basic_authentication(url: SplitResult) -> dict[str, str]:
     """Return the header for the user and password of a URL; no header without a user."""
     if not url.username:
         return {}
+    import base64
+
     named = f"{unquote(url.username)}:{unquote(url.password or '')}"
     return {"authorization": f"Basic {base64.b64encode(named.encode()).decode()}"}
-
-
-HTTP2_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
-"""The bytes after the length in the SETTINGS frame with which each server of HTTP/2 begins (RFC 9113, section 3.4)."""
-
-SPEAKS_GRPC: Final = "it speaks gRPC and not HTTP; the address of a gRPC server is grpc://HOST:PORT"
-
-
-class DeadlineStream:
-    """The part of an `httpcore.NetworkStream` that a connection uses, with one deadline for all reads and writes.
-
-    It is not derived from that class, so that httpcore is loaded with the first request.
-    """
-
-    def __init__(self, raw: socket.socket, deadline: float, clock: Callable[[], float]) -> None:
-        self._raw = raw
-        self._deadline = deadline
-        self._clock = clock
-        self._answered = False
-
-    def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
-        """Encrypt the following bytes. Raises TimeoutError after the deadline, and other OSErrors."""
-        self._apply_deadline()
-        # By the name and not by the address that was dialled: the name is what the certificate must be for.
-        self._raw = tls.wrap_socket(self._raw, server_hostname=host)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline counts
-        """Return the available bytes, at least one unless at the end. Raises TimeoutError after the deadline."""
-        self._apply_deadline()
-        data = self._raw.recv(max_bytes)
-        # To h11 an early end is a protocol error, but a server that closes before it answers is not reachable.
-        if not data and not self._answered:
-            raise ConnectionResetError("the server closed the connection without a response")
-        if not self._answered and data[3:9] == HTTP2_SETTINGS:
-            raise HttpProtocolError(SPEAKS_GRPC)
-        self._answered = True
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - the deadline counts
-        """Send bytes. Raises TimeoutError after the deadline."""
-        import httpcore
-
-        self._apply_deadline()
-        try:
-            self._raw.sendall(buffer)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            # The connection then reads the response: the server may have sent it before it closed.
-            raise httpcore.WriteError(str(error)) from error
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._raw.close()
-
-    def _apply_deadline(self) -> None:
-        left = self._deadline - self._clock()
-        if left <= 0:
-            raise TimeoutError
-        self._raw.settimeout(left)
 
 
 def encode_host(url: SplitResult) -> str:
     """Return the host of a URL in ASCII, without brackets. Raises OSError if no host has such a name."""
     host = url.hostname or ""
+    # As the codec would, which takes a millisecond to load.
+    if host.isascii() and all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
+        return host
     try:
         return host.encode("idna").decode("ascii")
     except UnicodeError as error:

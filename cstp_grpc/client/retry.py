@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
+from typing import TypeVar
 
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded
-from cstp_grpc.contract.methods import service_config
 from cstp_grpc.contract.rpc_errors import is_retriable
+from cstp_grpc.contract.service_config import service_config
 
 T = TypeVar("T")
 
@@ -40,15 +38,6 @@ class RetryPolicy:
 
 
 DEFAULT_RETRIES = RetryPolicy()
-
-
-class TenacityOptions(TypedDict):
-    """The retry options that tenacity takes, for threads and event loops alike."""
-
-    retry: retry_if_exception
-    wait: Callable[[RetryCallState], float]
-    stop: Callable[[RetryCallState], bool]
-    reraise: bool
 
 
 class RetryTimer:
@@ -80,19 +69,13 @@ class RetryTimer:
         end = self._clock() + timeout
         return lambda: remaining_seconds(self._clock, end, timeout)
 
-    def tenacity_options(self, timeout: float, *, repeatable: bool) -> TenacityOptions:
-        """Return tenacity's options for a call that may take `timeout` seconds from now."""
-        end = self._clock() + timeout
-
-        def stop(state: RetryCallState) -> bool:
-            # Not retried if the deadline would pass during the delay: the caller gets the last error at once.
-            spent = self._clock() + state.upcoming_sleep >= end
-            return spent or not repeatable or state.attempt_number >= self._policy.attempts
-
-        def wait(state: RetryCallState) -> float:
-            return self.retry_delay(state.outcome.exception() if state.outcome else None, state.attempt_number)
-
-        return TenacityOptions(retry=retry_if_exception(is_transient_failure), wait=wait, stop=stop, reraise=True)
+    def next_attempt(self, error: BaseException, failures: int, end: float, *, repeatable: bool) -> float | None:
+        """Return the delay in seconds before another attempt that ends by `end`, or None if there is to be none."""
+        if not (repeatable and failures < self._policy.attempts and is_transient_failure(error)):
+            return None
+        delay = self.retry_delay(error, failures)
+        # Not retried if the deadline would pass during the delay: the caller gets the last error at once.
+        return None if self._clock() + delay >= end else delay
 
 
 class Retrier(RetryTimer):
@@ -113,10 +96,17 @@ class Retrier(RetryTimer):
 
         Raises the error of the last attempt, or DeadlineExceeded.
         """
-        left = self.deadline(timeout)
-        return Retrying(sleep=self._sleep, **self.tenacity_options(timeout, repeatable=repeatable))(
-            lambda: attempt(left())
-        )
+        end = self._clock() + timeout
+        failures = 0
+        while True:
+            try:
+                return attempt(remaining_seconds(self._clock, end, timeout))
+            except CstpError as error:
+                failures += 1
+                delay = self.next_attempt(error, failures, end, repeatable=repeatable)
+                if delay is None:
+                    raise
+            self._sleep(delay)
 
     def sleep(self, seconds: float, left: float | None) -> None:
         """Wait, at most for `left` seconds; None sets no limit."""
@@ -137,12 +127,17 @@ class AsyncRetrier(RetryTimer):
         self._sleep = sleep
 
     async def run(self, attempt: Callable[[float], Awaitable[T]], timeout: float, *, repeatable: bool) -> T:
-        left = self.deadline(timeout)
-
-        async def once() -> T:
-            return await attempt(left())
-
-        return await AsyncRetrying(sleep=self._sleep, **self.tenacity_options(timeout, repeatable=repeatable))(once)
+        end = self._clock() + timeout
+        failures = 0
+        while True:
+            try:
+                return await attempt(remaining_seconds(self._clock, end, timeout))
+            except CstpError as error:
+                failures += 1
+                delay = self.next_attempt(error, failures, end, repeatable=repeatable)
+                if delay is None:
+                    raise
+            await self._sleep(delay)
 
     async def sleep(self, seconds: float, left: float | None) -> None:
         await self._sleep(seconds if left is None else min(seconds, left))

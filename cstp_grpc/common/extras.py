@@ -55,6 +55,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
             "chromadb",
             "chromadb_rust_bindings",
             "grpc_status",
+            "httpcore",
             "jsonpath_rfc9535",
             "limits",
             "prometheus_client",

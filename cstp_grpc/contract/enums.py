@@ -11,8 +11,6 @@ INTENT_LAYER_AGENT = "intent-layer"
 
 SERVER_AGENTS = frozenset({LIAISON_SUPERVISOR, INTENT_LAYER_AGENT})
 """The names under which the server itself acts."""
-MAX_NAME_CHARACTERS = 200
-"""Maximum length of the name of an agent or a tenant."""
 
 DEFAULT_TENANT = "default"
 """The tenant of agents without a configured one."""

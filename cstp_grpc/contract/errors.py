@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 REQUEST_ID: Final = "requestId"
 """The key of an error's metadata that holds the request id."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldViolation:
+class FieldViolation(NamedTuple):
     """An invalid field of a request.
 
     `field` is its path as in the contract, for instance `filters.min_confidence`.
@@ -21,8 +19,7 @@ class FieldViolation:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingGuardrail:
+class BlockingGuardrail(NamedTuple):
     """A guardrail that blocks the requested action."""
 
     guardrail_id: str

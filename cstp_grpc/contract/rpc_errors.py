@@ -11,20 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-import grpc
-from google.protobuf.any_pb2 import Any
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError, Message
-
+from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import errors
 from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen import error_reasons as generated
 
 if TYPE_CHECKING:
-    from google.rpc import status_pb2
+    import grpc
+    from google.protobuf import any_pb2
+    from google.protobuf import message as messages
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.message import Message
+    from google.rpc import error_details_pb2, status_pb2
 
     FailedCall = grpc.Call | grpc.aio.AioRpcError
+else:
+    # Loaded by the first error of a call over gRPC: commands that call over HTTP need none of them.
+    grpc = LazyModule("grpc")
+    any_pb2 = LazyModule("google.protobuf.any_pb2")
+    messages = LazyModule("google.protobuf.message")
+    error_details_pb2 = LazyModule("google.rpc.error_details_pb2")
+    status_pb2 = LazyModule("google.rpc.status_pb2")
 
 INTERNAL: Final = InternalError.reason
 """The reason of statuses that no reason claims."""
@@ -205,8 +213,6 @@ def reason_for_status(call: FailedCall) -> str:
 
 def read_error_details(call: FailedCall) -> RpcErrorDetails | None:
     """Return the details in the status of a failed call; None if it has no google.rpc.Status with a reason of ours."""
-    from google.rpc import error_details_pb2  # not at the top: the first call of a short command needs it seldom
-
     status = read_rich_status(call)
     info = error_details_pb2.ErrorInfo()
     if status is None or not unpack_detail(status, info) or info.domain != DOMAIN or not info.reason:
@@ -230,11 +236,9 @@ def read_rich_status(call: FailedCall) -> status_pb2.Status | None:
     content = trailing_value(call, STATUS_KEY)
     if not isinstance(content, bytes):
         return None
-    from google.rpc import status_pb2
-
     try:
         return status_pb2.Status.FromString(content)
-    except DecodeError:
+    except messages.DecodeError:
         return None
 
 
@@ -242,7 +246,7 @@ def unpack_detail(status: status_pb2.Status, detail: Message) -> bool:
     """Fill `detail` from a status and return whether the status has such a detail that can be read."""
     try:
         return any(envelope.Unpack(detail) for envelope in status.details if envelope.Is(detail.DESCRIPTOR))
-    except DecodeError:
+    except messages.DecodeError:
         return False
 
 
@@ -281,8 +285,6 @@ def make_error_details(
     retry_after_ms: int | None = None,
 ) -> list[Message]:
     """Return ErrorInfo, then BadRequest, PreconditionFailure and RetryInfo if they have content."""
-    from google.rpc import error_details_pb2
-
     info = error_details_pb2.ErrorInfo(reason=reason, domain=domain, metadata=metadata)
     bad_request = error_details_pb2.BadRequest()
     for violation in violations:
@@ -299,8 +301,8 @@ def make_error_details(
     return details
 
 
-def pack_any(detail: Message) -> Any:
-    envelope = Any()
+def pack_any(detail: Message) -> any_pb2.Any:
+    envelope = any_pb2.Any()
     envelope.Pack(detail)
     return envelope
 

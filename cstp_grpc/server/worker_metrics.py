@@ -14,7 +14,8 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from cstp_grpc.client.http_client import HttpClient, HttpProtocolError
+from cstp_grpc.client.http_client import HttpClient
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.tls import tls_context
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES
+from cstp_grpc.cli.hook_run import HookRun, parse_usual_words
 from cstp_grpc.cli.main import main
 from tests.agents.hooks.payloads import encode, payload
 from tests.cli.conftest import Invoke
@@ -120,7 +121,7 @@ def test_a_fault_of_the_hook_itself_is_asked_about_and_printed_elsewhere(monkeyp
     def fail(*_: Any) -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("cstp_grpc.cli.hook_command.answer_event", fail)
+    monkeypatch.setattr("cstp_grpc.cli.hook_run.answer_event", fail)
     done = CliRunner().invoke(main, ["hook", "claude-code"], input=encode(payload("bash")))
     assert "RuntimeError: unforeseen" in asked(json.loads(done.stdout))
     assert "Traceback" in done.stderr
@@ -131,7 +132,7 @@ def test_whatever_takes_too_long_is_asked_about(monkeypatch: pytest.MonkeyPatch)
         while True:
             signal.pause()
 
-    monkeypatch.setattr("cstp_grpc.cli.hook_command.answer_event", wait)
+    monkeypatch.setattr("cstp_grpc.cli.hook_run.answer_event", wait)
     assert "it took more than 0.05 s" in asked(run_hook(encode(payload("bash")), "--timeout", "0.05"))
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -151,7 +152,7 @@ def test_a_table_of_tools_replaces_the_packaged_one(bridge: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("agent", HOSTS)
-def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(agent: str, bridge: HttpServer, tmp_path: Path) -> None:
+def test_a_hook_over_http_loads_little(agent: str, bridge: HttpServer, tmp_path: Path) -> None:
     event = tmp_path / "event.json"
     event.write_text(encode(payload("edit", agent=agent)))
     with ExitStack() as opened:
@@ -159,11 +160,61 @@ def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(agent: str, bridge: Ht
         modules, _ = modules_loaded(tmp_path, ["hook", agent, "--agent", bridge.url], stdin=standard_input)
     others = {f"cstp_grpc.agents.hooks.{each.replace('-', '_')}" for each in HOSTS if each != agent}
     assert not modules & others
-    assert not modules & {"grpc", "google", "httpx", "httpcore", "aiohttp", "pydantic", "rich", "yaml", "asyncio"}
-    plain = {f"cstp_grpc.contract{name}" for name in ("", ".caller", ".enums", ".errors")}
+    assert not modules & {"grpc", "google", "httpcore", "http.client", "ssl", "pydantic", "rich", "yaml", "asyncio"}
+    assert not modules & {"click", "dataclasses", "inspect"}
+    plain = {f"cstp_grpc.contract{name}" for name in ("", ".errors", ".limits")}
     assert not {
         name for name in modules - plain if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.server"))
     }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--agent", "http://127.0.0.1:1", "--token", "secret", "--project", "shop", "--timeout", "2.5"],
+        ["--agents-file", "a.yaml", "--agent", "developer-http", "--on-failure", "deny", "--approvals", "deny"],
+        ["--local", "--as", "emerson", "--config", "cstp.yaml", "--resident", "--headless"],
+        ["--ca-file", "ca.pem", "--tools", "tools.yaml", "--no-resident"],
+        ["--agent", "first", "--agent", "last"],
+    ],
+    ids=" ".join,
+)
+def test_usual_options_are_read_as_click_reads_them(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[HookRun] = []
+    monkeypatch.setattr("cstp_grpc.cli.hook_command.run_hook", runs.append)
+    words = ["claude-code", *options]
+    assert CliRunner().invoke(main, ["hook", *words]).exit_code == 0
+    quick = parse_usual_words(words)
+    assert quick is not None
+    configs = [each.state.config_file for each in (quick, *runs)]
+    assert configs[0] == configs[1]
+    assert [quick] == [each._replace(state=quick.state) for each in runs]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nobody"],
+        ["--help"],
+        ["claude-code", "--help"],
+        ["claude-code", "--project"],
+        ["claude-code", "--project", "--local"],
+        ["claude-code", "--on-failure=deny"],
+        ["claude-code", "--on-failure", "maybe"],
+        ["claude-code", "--approvals", "allow"],
+        ["claude-code", "--timeout", "soon"],
+        ["claude-code", "--timeout", "nan"],
+        ["claude-code", "--timeout", "0"],
+        ["claude-code", "--resident", "--no-resident"],
+        ["claude-code", "--config", "."],
+        ["claude-code", "more"],
+    ],
+    ids=" ".join,
+)
+def test_other_words_are_left_to_click(words: list[str]) -> None:
+    assert parse_usual_words(words) is None
 
 
 def write_described(url: str) -> None:

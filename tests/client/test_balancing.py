@@ -16,7 +16,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from cstp_grpc import gen
 from cstp_grpc.client.grpc_transport import balancing_options, channel_options
 from cstp_grpc.client.retry import RetryPolicy
-from cstp_grpc.contract.methods import contract_methods, service_config
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.service_config import service_config
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from tests.grpc_servers import grpc_server
 from tests.waiting import wait_until

@@ -16,15 +16,16 @@ import pytest
 from cstp_grpc.client.http_client import (
     AddressNotAllowed,
     HttpClient,
-    HttpProtocolError,
     HttpResponse,
     ResponseTooLarge,
     is_public,
 )
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from tests.certificates import Authority
 from tests.modules.federation.client.servers import SECONDS, SOON, tcp_server
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Name: \xe9\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMIT = 1000
 
 
@@ -204,6 +205,46 @@ def test_a_body_at_the_limit_is_read() -> None:
 )
 def test_what_is_no_http_is_an_error(answer: bytes) -> None:
     with answering(answer) as (address, _), pytest.raises((HttpProtocolError, ConnectionResetError)):
+        fetch(f"http://{address}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"ok"),
+        (b"HTTP/1.0 200\n\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nx: a\r\n b\r\ncontent-length: 2\r\n\r\nok and more", b"ok"),
+        (b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\nok", b""),
+        (CHUNKED + b"2;x=y\r\nok\r\nA\r\n0123456789\r\n0\r\nx: y\r\n\r\n", b"ok0123456789"),
+    ],
+    ids=["interim", "old", "folded header", "no body", "chunks"],
+)
+def test_each_form_of_a_body_is_read(answer: bytes, body: bytes) -> None:
+    for parts in ([answer], [answer[i : i + 1] for i in range(len(answer))]):
+        with answering(*parts) as (address, _):
+            assert fetch(f"http://{address}").body == body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nokk",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1e1\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nna me: x\r\n\r\n",
+        b"HTTP/1.1 200 O\x00K\r\n\r\n",
+        CHUNKED + b"x\r\nok\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\noks\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\nok",
+        CHUNKED + b"2\r\nok\r\n0\r\n",
+        CHUNKED + b"2;" + b"x" * 5000,
+    ],
+    ids=range(12),
+)
+def test_a_response_whose_end_is_unclear_is_an_error(answer: bytes) -> None:
+    with answering(answer) as (address, _), pytest.raises(HttpProtocolError):
         fetch(f"http://{address}")
 
 

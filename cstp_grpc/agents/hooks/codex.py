@@ -7,7 +7,6 @@ October 2026. Codex checks answers strictly: unknown members, and `ask`, make th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from cstp_grpc.agents.hooks.claude_format import (
@@ -44,13 +43,13 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
         return event
     # The patch itself is the argument `command`.
     files = find_patched_files(read_text(event.arguments, "command"), read_text(payload, "cwd") or "/")
-    return replace(event, arguments={**event.arguments, "files": files})
+    return event._replace(arguments={**event.arguments, "files": files})
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Codex reads it; it denies instead of asking."""
     if answer.decision is HookDecision.ASK:
-        answer = replace(answer, decision=HookDecision.DENY)
+        answer = answer._replace(decision=HookDecision.DENY)
     return write_nested_answer(event, answer)
 
 

@@ -8,7 +8,6 @@ https://code.visualstudio.com/docs/agent-customization/hooks and src/extension/c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,10 +119,10 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
         return event
     call = event.call_id or derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments)
     if event.tool not in (*EDITORS, *FILE_READERS):
-        return replace(event, call_id=call)
+        return event._replace(call_id=call)
     folder = read_text(payload, "cwd") or "/"
     files = dict.fromkeys(str(Path(folder, path)) for path in find_edited_files(event.arguments, folder))
-    return replace(event, arguments={**event.arguments, "files": list(files)}, call_id=call)
+    return event._replace(arguments={**event.arguments, "files": list(files)}, call_id=call)
 
 
 def find_edited_files(arguments: Mapping[str, Any], folder: str) -> Iterator[str]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cstp_grpc.agents.hooks import hook_texts
-from cstp_grpc.agents.hooks.learning_blocks import StatedLearning, read_learnings
 from cstp_grpc.agents.hooks.long_calls import (
     MAX_CALL_CHARACTERS,
     MAX_COMMAND_CHARACTERS,
@@ -21,6 +19,9 @@ from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, Ho
 from cstp_grpc.agents.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
 from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
 from cstp_grpc.common.quoted_text import quote_name
+
+if TYPE_CHECKING:
+    from cstp_grpc.agents.hooks.learning_blocks import StatedLearning
 
 APPROVE: Final = "approve"
 """The severity of a violation that a person may approve."""
@@ -62,8 +63,7 @@ class ApprovalPolicy(StrEnum):
     """The call waits for an approval on the server, by a person that the guardrail accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class HookSettings:
+class HookSettings(NamedTuple):
     """How events are answered."""
 
     rules: ToolRules
@@ -154,7 +154,7 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
         return answer_failure(event.moment, why, FailurePolicy.DENY)
     if "command" in question.invocation:
         # Cut: guardrails read the command itself.
-        question = replace(question, description=question.description[:MAX_DESCRIPTION_CHARACTERS])
+        question = question._replace(description=question.description[:MAX_DESCRIPTION_CHARACTERS])
     # Not cut: guardrails cannot forbid text that they do not read.
     if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
         return judge_in_parts(event, question, calls, settings)
@@ -186,7 +186,7 @@ def judge_announcement(
     if verdict is None:
         raise ServerCallFailed("the server gave no verdict")
     answer = answer_verdict(verdict, hook_texts.describe_announcement(response), settings.approvals)
-    return replace(answer, notice=notice)
+    return answer._replace(notice=notice)
 
 
 def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
@@ -198,7 +198,7 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     if length > MAX_CALL_CHARACTERS:
         why = f"the call has {length} characters, more than {MAX_CALL_CHARACTERS}; put its data into a file"
         return answer_failure(event.moment, why, FailurePolicy.DENY)
-    parts = [replace(question, description=part) for part in split_description(question.description)]
+    parts = [question._replace(description=part) for part in split_description(question.description)]
     actions = [check_params(event, part, settings)["action"] for part in parts]
     results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
     if len(results) != len(actions):
@@ -285,6 +285,8 @@ def read_contracts(paths: Sequence[str], calls: ServerCalls, project: str) -> st
 
 def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
     """File the learnings that the agent states at the end of its turn, and have it correct invalid ones."""
+    from cstp_grpc.agents.hooks.learning_blocks import read_learnings  # most turns and all tool calls need none
+
     learnings = list(read_learnings(event.last_message))
     if learnings and settings.project is None:
         return HookAnswer(notice=hook_texts.NEEDS_PROJECT)

@@ -7,7 +7,6 @@ exists since 0.36: before, it lets the tool call through.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +65,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     """Return the event of a payload. Raises ValueError for an invalid payload."""
     event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.moment is HookMoment.TURN_ENDED:
-        return replace(event, last_message=read_text(payload, "prompt_response"), prompt="")
+        return event._replace(last_message=read_text(payload, "prompt_response"), prompt="")
     if not event.tool:
         return event
     arguments = dict(event.arguments)
@@ -74,8 +73,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
         # A relative path starts at the session's folder, which may be below the root of the project.
         arguments[PATH_ARGUMENT] = str(Path(read_text(payload, "cwd") or "/", path))
     response = payload.get("tool_response")
-    return replace(
-        event,
+    return event._replace(
         tool=event.tool + FOREIGN_NOTE if imitates_own_tool(payload, event.tool) else event.tool,
         arguments=arguments,
         call_id=derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cstp_grpc.agents.hooks.learning_blocks import FORM
 from cstp_grpc.agents.hooks.server_calls import JsonObject
 from cstp_grpc.agents.mcp_server.tool_texts import (
     describe_approval,
@@ -25,6 +24,14 @@ MAX_CONTEXT_CHARACTERS: Final = 9000
 CUT: Final = "\n… (cut)"
 MAX_PRECEDENTS: Final = 3
 """Maximum number of similar decisions in the answer to an announced call. Chosen: few, since calls are frequent."""
+
+FORM: Final = """```cstp-learning
+type: pitfall
+path: src/api/handlers.ts
+title: One line that says it
+detail: What happens and what to do instead, in full.
+```"""
+"""The form of a block, for the model."""
 
 UNKNOWN_ACTION: Final = "UNKNOWN_ACTION"
 """The code of the warning that an action states no input that guardrails read."""

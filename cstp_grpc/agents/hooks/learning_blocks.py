@@ -14,14 +14,6 @@ TYPES: Final = ("pitfall", "check", "pattern", "insight")
 MAX_BLOCKS: Final = 5
 """Maximum number of learnings that are filed at a time. Chosen: people review each of them."""
 
-FORM: Final = """```cstp-learning
-type: pitfall
-path: src/api/handlers.ts
-title: One line that says it
-detail: What happens and what to do instead, in full.
-```"""
-"""The form of a block, for the model."""
-
 
 @dataclass(frozen=True, slots=True)
 class StatedLearning:

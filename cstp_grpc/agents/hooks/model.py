@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 
 class HookMoment(Enum):
@@ -20,8 +20,7 @@ class HookMoment(Enum):
     """Any other event: the answer is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class HookEvent:
+class HookEvent(NamedTuple):
     """An event of an agent's session; members that the moment does not have are empty."""
 
     moment: HookMoment
@@ -29,7 +28,7 @@ class HookEvent:
     """The name of the event, as the agent spells it; empty if the event could not be read."""
     tool: str = ""
     """The name of the tool, as the agent spells it."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = MappingProxyType({})
     call_id: str = ""
     """The agent's id of the tool call, which links its end to its start."""
     failed: bool = False
@@ -55,8 +54,7 @@ class HookDecision(Enum):
     """The tool is not called."""
 
 
-@dataclass(frozen=True, slots=True)
-class HookAnswer:
+class HookAnswer(NamedTuple):
     """The answer to an event; empty by default."""
 
     decision: HookDecision = HookDecision.NONE
@@ -107,8 +105,7 @@ MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 PLUGIN_MARK: Final = "// Written by `cstp install`; `cstp uninstall` removes it.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class HookHost:
+class HookHost(NamedTuple):
     """A coding agent that runs hooks: how to read its events, write its answers and make its settings."""
 
     read_event: ReadEvent

@@ -7,7 +7,6 @@ and the model gets the error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +41,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     paths = [path for name in ("filePath", "path") if (path := read_text(event.arguments, name))]
     files = [str(Path(folder, path)) for path in paths]
     files += find_patched_files(read_text(event.arguments, "patchText"), folder)
-    return replace(event, arguments={**event.arguments, "files": files})
+    return event._replace(arguments={**event.arguments, "files": files})
 
 
 OPENCODE: Final = plugin_host(

@@ -7,7 +7,6 @@ blocks it, and the model gets the reason. Each tool that a script of the tool `c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -51,7 +50,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     path = path.removeprefix("@")
     path = unquote(path[len("file://") :]) if path.startswith("file://") else path
     path = str(Path(read_text(payload, "cwd") or "/", Path(path).expanduser()))
-    return replace(event, arguments={**event.arguments, "path": path})
+    return event._replace(arguments={**event.arguments, "path": path})
 
 
 PI: Final = plugin_host(

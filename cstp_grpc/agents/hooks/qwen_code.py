@@ -6,7 +6,6 @@ Source: docs/features/hooks.md in the package @qwen-code/qwen-code 0.24.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from cstp_grpc.agents.hooks.claude_format import (
@@ -39,7 +38,7 @@ CHECKED_TOOLS: Final = "^(run_shell_command|monitor|read_file|grep_search|edit|w
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Qwen Code reads it; its model gets context after a tool, not before."""
     if event.moment is HookMoment.BEFORE_TOOL:
-        answer = replace(answer, context="")
+        answer = answer._replace(context="")
     written = write_nested_answer(event, answer)
     if event.moment is HookMoment.AFTER_TOOL and answer.context:
         written["hookSpecificOutput"] = {"hookEventName": event.name, "additionalContext": answer.context}

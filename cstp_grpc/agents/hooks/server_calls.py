@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
+from cstp_grpc.client.http_exchange import HttpProtocolError
 
 if TYPE_CHECKING:
-    import http.client
-    from urllib.parse import SplitResult
-
     from cstp_grpc.client import CstpClient
 
 JsonObject = Mapping[str, Any]
@@ -66,64 +67,33 @@ class BridgeCalls:
 
     def call(self, method: str, params: JsonObject) -> JsonObject:
         """Return the result. Raises ServerCallFailed."""
-        import http.client
-
         body = json.dumps({"jsonrpc": "2.0", "id": CALL_ID, "method": method, "params": params}).encode()
         try:
-            status, content = self._post(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            why = str(error) or type(error).__name__
+            response = self._post(body)
+        except (OSError, HttpProtocolError, ValueError) as error:
+            is_large = isinstance(error, ResponseTooLarge)
+            why = f"the answer is larger than {MAX_RESPONSE_BYTES} bytes" if is_large else str(error)
+            why = why or type(error).__name__
             raise ServerCallFailed(f"no server answers at {self._url}: {why}", "UNAVAILABLE") from error
-        return read_result(content, status, self._url)
+        return read_result(response.body, response.status, self._url)
 
-    def _post(self, body: bytes) -> tuple[int, bytes]:
-        """Return the status and the body of the response. Raises OSError, HTTPException and ValueError."""
-        from urllib.parse import urlsplit
-
+    def _post(self, body: bytes) -> HttpResponse:
+        """Return the response. Raises OSError, HttpProtocolError and ValueError."""
         url = urlsplit(self._url)
-        path = url.path.rstrip("/")
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        connection = self._connection(url)
-        try:
-            connection.request("POST", path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH, body, headers)
-            response = connection.getresponse()
-            return response.status, self._read_body(connection, response)
-        finally:
-            connection.close()
-
-    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
-        """Return an unopened connection. Raises OSError and ValueError."""
-        from http.client import HTTPConnection, HTTPSConnection
-
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError("the address is not of the form http://HOST:PORT")
-        if url.scheme == "http":
-            return HTTPConnection(url.hostname, url.port, timeout=self._seconds_left())
-        import ssl
+        path = url.path.rstrip("/")
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        tls = None
+        if url.scheme == "https":
+            import ssl
 
-        trusted = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
-        return HTTPSConnection(url.hostname, url.port, timeout=self._seconds_left(), context=trusted)
-
-    def _read_body(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> bytes:
-        """Return the body of a response. Raises OSError and ValueError."""
-        read = bytearray()
-        # Piece by piece: the timeout of a socket is for one piece, and a server may send slowly forever.
-        while piece := response.read1(65_536):
-            read += piece
-            if len(read) > MAX_RESPONSE_BYTES:
-                raise ValueError(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
-            if connection.sock is not None:
-                connection.sock.settimeout(self._seconds_left())
-        return bytes(read)
-
-    def _seconds_left(self) -> float:
-        """Return the seconds until the deadline. Raises TimeoutError after it."""
-        left = self._deadline - self._clock()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        return left
+            tls = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
+        client = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES, clock=self._clock)
+        target = url._replace(path=path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH)
+        return client.fetch("POST", target, headers, body, self._deadline - self._clock())
 
 
 def read_result(content: bytes, status: int, where: str) -> JsonObject:

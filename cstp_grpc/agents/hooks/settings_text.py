@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cstp_grpc.contract.errors import ConfigError
 
@@ -25,8 +24,7 @@ INDENT: Final = "  "
 IsOurs = Callable[[Any], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class JsonItem:
+class JsonItem(NamedTuple):
     """A value in the text; an object or array has its items, in their order."""
 
     start: int

@@ -10,10 +10,9 @@ import json
 import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cstp_grpc.contract.errors import ConfigError
 
@@ -82,8 +81,7 @@ def other_rules(pattern: str) -> list[dict[str, Any]]:
     return [{"tool": pattern, "ask": CHECK, "description": FULL_DESCRIPTION}]
 
 
-@dataclass(frozen=True, slots=True)
-class InputRule:
+class InputRule(NamedTuple):
     """Inputs of the guardrails that a tool call sets if an argument matches a regular expression."""
 
     argument: str
@@ -91,8 +89,7 @@ class InputRule:
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRule:
+class ToolRule(NamedTuple):
     """The question to ask about the calls of some tools."""
 
     tool: str
@@ -114,8 +111,7 @@ class ToolRule:
     """The argument with the folder in which the command runs: absolute, or relative to that of the event."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolQuestion:
+class ToolQuestion(NamedTuple):
     """The question to ask about one tool call."""
 
     ask: str
@@ -123,8 +119,8 @@ class ToolQuestion:
     paths: Sequence[str] = ()
     category: str | None = None
     stakes: str | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    invocation: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = {}
+    invocation: Mapping[str, Any] = {}
     """The command, its shell and folder, and the files that the tool reads and writes, by their field names."""
 
 

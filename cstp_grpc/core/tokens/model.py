@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.common.unicode_text import is_storable
-from cstp_grpc.contract.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, Permission
+from cstp_grpc.contract.enums import DEFAULT_TENANT, Permission
+from cstp_grpc.contract.limits import MAX_NAME_CHARACTERS
 
 if TYPE_CHECKING:
     pass

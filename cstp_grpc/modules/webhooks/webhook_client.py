@@ -8,7 +8,8 @@ from functools import cache, partial
 from typing import Final
 from urllib.parse import SplitResult
 
-from cstp_grpc.client.http_client import AddressNotAllowed, HttpClient, HttpProtocolError
+from cstp_grpc.client.http_client import AddressNotAllowed, HttpClient
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.modules.webhooks.delivery import (

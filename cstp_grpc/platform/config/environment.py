@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ENV_PREFIX: Final = "CSTP_"
 
@@ -21,6 +19,8 @@ APPROVER_TOKEN_FILE: Final = "approver-token"  # noqa: S105 - a file's name
 
 def command_path() -> str:
     """Return the shell command for `cstp`: its name, or its absolute path if PATH does not find it."""
+    import shutil  # not at the top: commands wait for it, and only `install` and hints need it
+
     found = shutil.which("cstp")
     own = Path(sys.executable).with_name("cstp")
     if not own.exists() or (found and Path(found).samefile(own)):
@@ -28,8 +28,7 @@ def command_path() -> str:
     return str(own)
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEnvironment:
+class CommandEnvironment(NamedTuple):
     """Environment variables for the commands that call servers."""
 
     config: Path | None

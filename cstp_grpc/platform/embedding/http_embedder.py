@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse
+from cstp_grpc.client.http_client import HttpClient, HttpResponse
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.retry import Retrier
 from cstp_grpc.contract.errors import CstpError, QueryFailed, Unavailable
 from cstp_grpc.platform.embedding.embedder import Vectors

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from cstp_grpc.client.http_client import HttpClient, HttpProtocolError
+from cstp_grpc.client.http_client import HttpClient
+from cstp_grpc.client.http_exchange import HttpProtocolError
 
 logger = logging.getLogger(__name__)
 

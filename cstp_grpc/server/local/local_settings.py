@@ -8,8 +8,9 @@ from typing import Any
 
 from cstp_grpc.client.folder_target import folder_of_target
 from cstp_grpc.contract.caller import ANONYMOUS, APPROVER, DEVELOPER
-from cstp_grpc.contract.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, SERVER_AGENTS
+from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS
 from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.contract.limits import MAX_NAME_CHARACTERS
 from cstp_grpc.platform.config import (
     A2aSettings,
     ConfigError,

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from cstp_grpc.client.http_client import HttpProtocolError
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.errors import QueryFailed, Unavailable
 from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable

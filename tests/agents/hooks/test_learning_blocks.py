@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.agents.hooks.learning_blocks import FORM, MAX_BLOCKS, TYPES, StatedLearning, read_learnings
+from cstp_grpc.agents.hooks.hook_texts import FORM
+from cstp_grpc.agents.hooks.learning_blocks import MAX_BLOCKS, TYPES, StatedLearning, read_learnings
 from cstp_grpc.modules.intent_layer.model import LearningType
 from tests.agents.hooks.payloads import LEARNED
 

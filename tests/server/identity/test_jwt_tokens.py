@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.client.http_client import HttpProtocolError
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.tokens.model import TokenIdentity, token_digest

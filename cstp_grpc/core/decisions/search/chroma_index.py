@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from cstp_grpc.client.http_client import HttpProtocolError, HttpResponse, PooledHttpClient
+from cstp_grpc.client.http_client import HttpResponse, PooledHttpClient
+from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
 from cstp_grpc.core.decisions.store import Vector
 

@@ -1,0 +1,21 @@
+"""The program `cstp`: it answers a hook as `cstp install` writes it, before click is loaded, or runs the command."""
+
+from __future__ import annotations
+
+import sys
+
+from cstp_grpc.common.garbage_collection import spare_modules_collection
+
+
+def run_program() -> None:
+    """Run the command line of this process."""
+    spare_modules_collection()
+    if sys.argv[1:2] == ["hook"]:
+        from cstp_grpc.cli.hook_run import parse_usual_words, run_hook
+
+        if (hook := parse_usual_words(sys.argv[2:])) is not None:
+            run_hook(hook)
+            return
+    from cstp_grpc.cli.main import main
+
+    main()
