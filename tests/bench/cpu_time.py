@@ -30,10 +30,12 @@ def cpu_clock(pid: int) -> int | None:
     return clock.value
 
 
-def run_to_end(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[float, float]:
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, standard_input: str = ""
+) -> tuple[float, float]:
     """Run a command, which must succeed, and return its wall and its CPU seconds, those of its children included."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    subprocess.run(command, check=True, input=standard_input, text=True, stdout=subprocess.DEVNULL, env=environment)
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

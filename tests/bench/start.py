@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.bench.clients import TOKEN
 from tests.bench.cpu_time import cpu_seconds, run_to_end
 from tests.bench.memory import MANY
 from tests.bench.proc import listeners, memory_of
@@ -20,6 +21,8 @@ NOTHING = [sys.executable, "-c", "pass"]
 REPEATS = 3
 """How often a command runs in each round."""
 CHECK = ("check", "Deploy authentication service to production", "--context-json")
+EVENT = '{"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "npm test"}, "cwd": "/"}'
+"""What Claude Code sends to its hook before a tool call."""
 CONTEXT = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true}'
 
 
@@ -82,12 +85,25 @@ def processes_of(stack: Stack, process: subprocess.Popen[bytes]) -> tuple[list[i
 
 
 def measure_commands(run: Run, stack: Stack) -> None:
-    """Measure the CPU of commands beside that of an interpreter that does nothing."""
-    check = [CSTP, *CHECK, CONTEXT, "--config", str(stack.config)]
-    spent = {"nothing": 0.0, "help": 0.0, "check": 0.0}
+    """Measure the CPU of commands and hooks beside that of an interpreter that does nothing."""
+    address = ["--agent", f"http://127.0.0.1:{stack.http}", "--token", TOKEN]
+    # In a folder of its own: the server locks its data folder.
+    local = configure(run.folder, run.folder / "local", embedding={"provider": "lexical"})
+    hook = [CSTP, "hook", "claude-code", "--timeout", "60"]
+    commands: dict[str, tuple[list[str], str]] = {
+        "nothing": (NOTHING, ""),
+        "help": ([CSTP, "--help"], ""),
+        "check": ([CSTP, *CHECK, CONTEXT, "--config", str(stack.config)], ""),
+        "check-http": ([CSTP, *CHECK, CONTEXT, *address], ""),
+        "hook-http": ([*hook, *address], EVENT),
+        "hook-local": ([*hook, "--local", "--config", str(local.config)], EVENT),
+    }
+    # Once before: the first run makes the journal of the data folder.
+    run_to_end(commands["hook-local"][0], clean_environment(), EVENT)
+    spent = dict.fromkeys(commands, 0.0)
     for _ in range(REPEATS):
-        for name, command in (("nothing", NOTHING), ("help", [CSTP, "--help"]), ("check", check)):
-            spent[name] += run_to_end(command, clean_environment())[1]
-    for name in ("help", "check"):
+        for name, (command, event) in commands.items():
+            spent[name] += run_to_end(command, clean_environment(), event)[1]
+    for name in list(commands)[1:]:
         run.add(f"{name}.cpu", "x", Better.LOWER, [spent[name] / spent["nothing"]])
         run.add(f"{name}.cpu-seconds", "s", Better.LOWER, [spent[name] / REPEATS])
