@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import translate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cstp_grpc.contract.enums import Shell
 from cstp_grpc.core.commands.effects import Scene
@@ -40,11 +40,20 @@ def parse_command(text: str, shell: Shell = Shell.BASH, directory: str = "") -> 
     return reader.commands.found
 
 
+WILDCARD = re.compile(r"[*?\[]")
+WordTest: TypeAlias = Callable[[str], object]
+"""Returns a true value for a word that matches."""
+
+
 class CommandPhrase(NamedTuple):
-    """A phrase of a rule, with the pattern of each of its words."""
+    """A phrase of a rule, with the test of each of its words."""
 
     phrase: str
-    words: tuple[re.Pattern[str], ...]
+    words: tuple[WordTest, ...]
+
+
+def word_test(word: str) -> WordTest:
+    return re.compile(translate(word)).match if WILDCARD.search(word) else word.__eq__
 
 
 class CommandPhrases:
@@ -52,12 +61,12 @@ class CommandPhrases:
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self._by_program: dict[str, list[CommandPhrase]] = {}
-        self._by_pattern: list[tuple[re.Pattern[str], CommandPhrase]] = []
+        self._by_pattern: list[tuple[WordTest, CommandPhrase]] = []
         for phrase in sorted(set(phrases)):
             first, *rest = phrase.lower().split()
-            compiled = CommandPhrase(phrase, tuple(re.compile(translate(word)) for word in rest))
-            if re.search(r"[*?\[]", first):
-                self._by_pattern.append((re.compile(translate(first)), compiled))
+            compiled = CommandPhrase(phrase, tuple(map(word_test, rest)))
+            if WILDCARD.search(first):
+                self._by_pattern.append((word_test(first), compiled))
             else:
                 self._by_program.setdefault(first, []).append(compiled)
 
@@ -68,11 +77,11 @@ class CommandPhrases:
         program = command.program.lower()
         candidates = self._by_program.get(program, ())
         if self._by_pattern:
-            candidates = [*candidates, *(each for pattern, each in self._by_pattern if pattern.match(program))]
+            candidates = [*candidates, *(each for matches, each in self._by_pattern if matches(program))]
         return [each.phrase for each in candidates if any(begins_with(names, each) for names in command.names)]
 
 
 def begins_with(names: tuple[str, ...], phrase: CommandPhrase) -> bool:
     if len(names) <= len(phrase.words):
         return False
-    return all(pattern.match(word.lower()) for pattern, word in zip(phrase.words, names[1:], strict=False))
+    return all(matches(word.lower()) for matches, word in zip(phrase.words, names[1:], strict=False))

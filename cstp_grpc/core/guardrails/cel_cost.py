@@ -152,7 +152,7 @@ def estimate_comprehension(node: cel_tree.CelComprehension, scope: VariableSizes
     # The bound of the module docstring: one element as large as the whole list, and `count` that are empty. Beyond
     # MAX_ESTIMATED_NESTING every element counts as the whole list, because two estimates a level double the effort.
     whole = iterate(over.size)
-    empty = iterate(SCALAR_SIZE) if depth < MAX_ESTIMATED_NESTING else whole
+    empty = iterate(SCALAR_SIZE) if depth < MAX_ESTIMATED_NESTING and over.size != SCALAR_SIZE else whole
     steps += whole.steps + count * empty.steps
     made = SCALAR_SIZE
     if collects:
