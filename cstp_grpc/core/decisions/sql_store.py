@@ -266,6 +266,11 @@ class SqlDecisionStore:
         self._database.refuse_if_lost()
         return self._changes
 
+    def count(self) -> int:
+        with self._database.read_snapshot() as unit_of_work:
+            number: int = unit_of_work.execute(sa.select(sa.func.count()).select_from(decisions)).scalar_one()
+        return number
+
     def identity(self) -> str:
         with self._database.read_snapshot() as unit_of_work:
             name: str = unit_of_work.execute(sa.select(journal_identity.c.id)).scalar_one()

@@ -74,7 +74,8 @@ def build_decisions_module(
     # Other stores of this process only read decisions.
     store = SqlDecisionStore(database, shared.read_policy, is_sole_writer=not shared.database_is_shared)
     change_log = SqlChangeLog(database, writer)
-    matrix = build_matrix(shared)
+    # Most decisions have two passages. Growing would copy all vectors and leave gaps in memory.
+    matrix = build_matrix(shared, 2 * store.count() if shared.deployment.resident else 0)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
     loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
     if shared.deployment.resident:
@@ -116,11 +117,11 @@ def build_decisions_module(
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
 
 
-def build_matrix(shared: SharedParts) -> VectorMatrix:
+def build_matrix(shared: SharedParts, expected: int) -> VectorMatrix:
     """Build the matrix of vectors, in memory shared with the other processes if there is such memory."""
     memory, dimensions = shared.deployment.vectors_memory, shared.embedder.dimensions
     pool = None if memory is None else SharedVectorPool(memory, dimensions)
-    return VectorMatrix(dimensions, shared.read_policy, pool)
+    return VectorMatrix(dimensions, shared.read_policy, pool, expected)
 
 
 def build_search_measures(

@@ -239,11 +239,10 @@ class LocalVectors:
     def copy(self, kept: Any, capacity: int) -> LocalVectors:
         """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
         entries = self._array[kept]
-        copied = LocalVectors.empty(capacity, self._array.shape[1])
-        copied._array[: len(entries)] = entries
-        for start in range(0, len(entries), ROWS_PER_ENCODING):
-            copied._encode(min(start + ROWS_PER_ENCODING, len(entries)))
-        return copied
+        self._encode(int(np.arange(len(self._array))[kept].max(initial=-1)) + 1)
+        array = np.zeros((capacity, self._array.shape[1]), np.float32)
+        array[: len(entries)] = entries
+        return LocalVectors(array, self._codes.copy(kept, capacity), len(entries))
 
     def take(self, rows: Rows) -> Vectors:
         return self._array[rows]

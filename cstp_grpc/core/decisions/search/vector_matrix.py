@@ -58,8 +58,13 @@ class SnapshotRowCache:
 class VectorMatrix:
     """The vectors and filterable columns of all decisions. Safe for many threads."""
 
-    def __init__(self, dimensions: int, sharing: ReadPolicy, pool: SharedVectorPool | None = None) -> None:
-        """Create a matrix for vectors of `dimensions`; with `pool`, they are shared with other processes."""
+    def __init__(
+        self, dimensions: int, sharing: ReadPolicy, pool: SharedVectorPool | None = None, expected: int = 0
+    ) -> None:
+        """Create a matrix for vectors of `dimensions`; with `pool`, they are shared with other processes.
+
+        It has room for `expected` passages, and grows beyond.
+        """
         self._sharing = sharing
         # Held by the builder of the next snapshot, and by readers that need `_position_of` together with a snapshot.
         # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
@@ -71,7 +76,8 @@ class VectorMatrix:
         """The row of each decision; read and written under the lock only, because builders change it in place."""
         self._erased: dict[str, int] = {}
         """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
-        self._snapshot = matrix_snapshot.MatrixSnapshot.empty(matrix_snapshot.INITIAL_CAPACITY, dimensions, pool)
+        capacity = max(matrix_snapshot.INITIAL_CAPACITY, expected)
+        self._snapshot = matrix_snapshot.MatrixSnapshot.empty(capacity, dimensions, pool)
         self._recent = SnapshotRowCache(self._snapshot)
         self.version = 0
         """Number of changes of the matrix; a search that reads it first finds at least the rows of that version. An

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.core.decisions.decision_terms import Terms
+from cstp_grpc.core.decisions.decision_terms import TERM_TYPE, Terms
 
 MAX_POSTINGS = 400_000
 """Occurrences read for one query, about two milliseconds. The most frequent terms, which say least, are left out."""
@@ -92,7 +92,8 @@ class WordIndex:
         counts = [len(each) for each in terms]
         if not sum(counts):
             return self
-        joined = np.concatenate(terms)
+        # With its type, which numpy would otherwise derive from each array.
+        joined = np.concatenate(terms, dtype=TERM_TYPE)
         rows = np.repeat(np.arange(first_row, first_row + len(terms), dtype=np.int32), counts)
         postings = Postings(rows, joined["impact"].copy(), joined["fields"].copy())
         keys = term_keys(joined["hash"], np.repeat(readers, counts))
