@@ -131,5 +131,6 @@ def listens(port: int) -> bool:
 
 
 def clean_environment(**extra: str) -> Mapping[str, str]:
-    """Return the environment without this developer's settings."""
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("CSTP_")}, **extra}
+    """Return the environment without this developer's settings, and so that modules stay compiled, as installed."""
+    left_out = ("CSTP_", "PYTHONDONTWRITEBYTECODE")
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(left_out)}, **extra}

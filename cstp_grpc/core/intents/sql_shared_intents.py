@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    Dialect,
     Insert,
     Select,
-    Table,
     Text,
     and_,
     bindparam,
@@ -30,9 +28,6 @@ from cstp_grpc.platform.storage.change_watch import ChangeNotice
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.sequence_order import SequenceOrder
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork, UtcDateTime, bind_parameters
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
 
 VECTOR_TYPE = np.dtype("<f4")
 """The encoding of stored vectors: little-endian float32 on every machine."""
@@ -53,24 +48,13 @@ INTENT_ID = (shared_intents.c.agent, shared_intents.c.correlation_id)
 NEWEST_CHANGE = select(func.coalesce(func.max(shared_intent_changes.c.number), 0))
 
 
-def insert_for_dialect(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
-    """Return an insertion that supports conflicts with existing rows; only the dialect in use is loaded."""
-    if dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert(table)
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(table)
-
-
 class SqlSharedIntentStore:
     """Stores vectors and verdicts in the table `shared_intents`, and changes in `shared_intent_changes`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers_overtake = database.dialect.name == "postgresql"
-        insertion = insert_for_dialect(shared_intents, database.dialect).values(
+        insertion = database.insertion(shared_intents).values(
             bind_parameters(column.name for column in shared_intents.c)
         )
         replaced = {name: insertion.excluded[name] for name in ("model", "vector", "allowed")}

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.modules.callbacks.model import Citation, Notification
 from cstp_grpc.platform.storage.database import Database
@@ -76,8 +75,7 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, callbacks, ("id",), NOTIFICATION.reader(tuple(callbacks.c)))
-        insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
-        added = insertion(citations)
+        added = database.insertion(citations)
         # `told_at` is not among the changed columns: a repeated announcement does not get the same failure twice.
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}

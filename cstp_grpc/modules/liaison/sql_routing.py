@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.modules.liaison import model
@@ -84,9 +83,8 @@ class SqlRoutingStore(SqlDeliveryQueue[model.Share]):
             is_waiting=to_deliver,
         )
         dialect = database.dialect
-        upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        add_share = upsert(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
-        count_event = upsert(liaison_event_counters).values(tenant=sa.bindparam("tenant"), last_sequence=1)
+        add_share = database.insertion(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
+        count_event = database.insertion(liaison_event_counters).values(tenant=sa.bindparam("tenant"), last_sequence=1)
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
         )
@@ -335,8 +333,7 @@ class SqlPresenceStore:
 
     def __init__(self, database: Database) -> None:
         dialect = database.dialect
-        upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        beat = upsert(liaison_heartbeats).values(bind_parameters(heartbeats.keys()))
+        beat = database.insertion(liaison_heartbeats).values(bind_parameters(heartbeats.keys()))
         changed = [name for name in heartbeats.keys() if name not in ("tenant", "pillar")]  # noqa: SIM118
         beat = beat.on_conflict_do_update(
             index_elements=["tenant", "pillar"], set_={name: beat.excluded[name] for name in changed}

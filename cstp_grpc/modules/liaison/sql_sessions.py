@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.modules.liaison.model import GUIDE, ChatMessage, MessageContent, Session, SessionFilter, SessionStatus
@@ -157,13 +156,10 @@ class SqlSessionStore:
     def __init__(self, database: Database, first_look: timedelta = timedelta(0)) -> None:
         self._first_look = first_look
         dialect = database.dialect
-        on_postgresql = dialect.name == "postgresql"
         # REPEATABLE READ on PostgreSQL, so that a session and its messages are of one state; SQLite reads so anyway.
         self._database = database.with_repeatable_reads()
         self._order = GlobalWriteLock(database.dialect)
-        upsert = postgresql.insert if on_postgresql else sqlite.insert
-        add = upsert(chat_sessions)
-        add = add.values(bind_parameters(table.keys())).on_conflict_do_nothing()
+        add = database.insertion(chat_sessions).values(bind_parameters(table.keys())).on_conflict_do_nothing()
         self._add = CompiledStatement(add, dialect)
         self._get = CompiledStatement(SESSION, dialect)
         self._get_locked = CompiledStatement(SESSION.with_for_update(), dialect)
@@ -174,7 +170,7 @@ class SqlSessionStore:
         of_messages = table.message_count == sa.bindparam("message_count")
         self._hand_over_with_messages = CompiledStatement(HAND_OVER.where(of_messages), dialect)
         self._claim = CompiledStatement(CLAIM, dialect)
-        hold = upsert(liaison_holds).values(bind_parameters(holds.keys()))
+        hold = database.insertion(liaison_holds).values(bind_parameters(holds.keys()))
         hold = hold.on_conflict_do_update(
             index_elements=["tenant", "session_id"],
             set_={name: hold.excluded[name] for name in holds.keys() if name not in ("tenant", "session_id")},  # noqa: SIM118

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import TaskState
@@ -73,8 +72,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
         )
         self._database = database
         dialect = database.dialect
-        self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        notification = self._upsert(task_notifications).values(bind_parameters(notification_columns.keys()))
+        notification = database.insertion(task_notifications).values(bind_parameters(notification_columns.keys()))
         # A replacement gets a new id, too: an attempt in progress then neither removes nor postpones it.
         replaced = {name: notification.excluded[name] for name in notification_columns.keys() if name not in KEY_NAMES}  # noqa: SIM118
         self._put = CompiledStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
@@ -89,7 +87,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
     def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Store a configuration of a task, replacing one of the same id."""
         row = {**CONFIG.to_row(config), "agent": agent, "task_id": task_id, "set_at": at}
-        statement = self._upsert(push_configs).values(row)
+        statement = self._database.insertion(push_configs).values(row)
         unit_of_work.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
 
     def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import TaskState
@@ -123,8 +122,7 @@ class SqlTaskStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         dialect = database.dialect
-        upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        insertion = upsert(tasks).values(bind_parameters(task_columns.keys()))
+        insertion = database.insertion(tasks).values(bind_parameters(task_columns.keys()))
         self._insert = CompiledStatement(
             insertion.on_conflict_do_nothing(index_elements=[task_columns.agent, task_columns.id]), dialect
         )

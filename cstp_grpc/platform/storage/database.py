@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sqlite3
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Dialect, Engine, event, exc, make_url
@@ -23,6 +24,9 @@ from cstp_grpc.common.unicode_text import cut_line
 from cstp_grpc.contract.errors import InternalError, QueryFailed, Unavailable
 from cstp_grpc.platform.storage.sqlite_files import DatabaseFiles, DatabaseLost
 from cstp_grpc.platform.storage.unit_of_work import DriverConnection, UnitOfWork, get_driver_connection
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 logger = logging.getLogger(__name__)
 
@@ -278,6 +282,11 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+    def insertion(self, table: sqlalchemy.Table) -> postgresql.Insert | sqlite.Insert:
+        """Return an insertion that supports conflicts with existing rows; only the dialect in use is loaded."""
+        made: sqlite.Insert = importlib.import_module(f"sqlalchemy.dialects.{self.dialect.name}").insert(table)
+        return made
 
     def open_write_connection(self) -> Connection:
         return self.engine.connect().execution_options(writes=True)
