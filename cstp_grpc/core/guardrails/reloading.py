@@ -45,7 +45,8 @@ FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
 class RuleLoader:
     """Loads the rules of a server; `server_keys` are keys of contexts that the server itself reads.
 
-    `disabled` are packaged rulebooks by name, which are left out.
+    `disabled` are packaged rulebooks by name, which are left out. With `warms_up`, all rules are prepared before the
+    first check.
     """
 
     def __init__(
@@ -55,8 +56,11 @@ class RuleLoader:
         server_keys: frozenset[str],
         clock: Callable[[], datetime],
         disabled: Collection[str] = (),
+        *,
+        warms_up: bool = True,
     ) -> None:
         self.path = path
+        self._warms_up = warms_up
         self._disabled = disabled
         self.clock = clock
         self._policy = policy
@@ -72,7 +76,8 @@ class RuleLoader:
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
         evaluator = GuardrailEvaluator(rule_set, self._policy, self._server_keys)
         # Here, and not in the first check, which would wait until every rule is prepared once.
-        evaluator.warm_up()
+        if self._warms_up:
+            evaluator.warm_up()
         return rules_in_force.LoadedRules(tuple(files), rule_set, evaluator, rules_in_force.RuleListing(rule_set, now))
 
 

@@ -44,7 +44,8 @@ def open_rules(
     """
     guardrails = settings.cstp.guardrails
     policy = unknown_input_policy(settings)
-    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, guardrails.disabled_packs)
+    disabled, warms_up = guardrails.disabled_packs, deployment.resident
+    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, disabled, warms_up=warms_up)
     copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
     rules = RulesInForce(load_first_rules(loader, copy))
     if copy is not None:
