@@ -307,9 +307,9 @@ class CelEnvironment:
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
-        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
+        # Compiled as in a batch too, whose list and condition nest it deepest: the engine limits the depth.
         if not cel_text.is_shallow(expression.text):
-            self._compile_batch((expression,)).selection()
+            self._compile_selection((expression,))
         return expression
 
     def parse_text(self, source: str) -> cel_variables.RuleExpression:
@@ -328,16 +328,16 @@ class CelEnvironment:
         return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
     def _compile_batch(self, expressions: tuple[cel_variables.RuleExpression, ...]) -> CelPredicateBatch:
-        def compile_selection() -> cel.Expression:
-            # The line break ends a comment at the end of the expression, which would hide the parenthesis.
-            items = [
-                f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
-                for position, expression in enumerate(expressions)
-            ]
-            return self._compile(f"[{', '.join(items)}]")
-
         screen = cel_text.write_disjunction(cel_text.split_conjunction(each.text) for each in expressions)
-        return CelPredicateBatch(self._compile(screen), compile_selection)
+        return CelPredicateBatch(self._compile(screen), lambda: self._compile_selection(expressions))
+
+    def _compile_selection(self, expressions: Iterable[cel_variables.RuleExpression]) -> cel.Expression:
+        # The line break ends a comment at the end of the expression, which would hide the parenthesis.
+        items = [
+            f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
+            for position, expression in enumerate(expressions)
+        ]
+        return self._compile(f"[{', '.join(items)}]")
 
     def bind(self, values: Mapping[str, object]) -> CelActivation:
         return self._env.Activation(values)
