@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,10 +37,12 @@ class Embedder(Protocol):
 class CachedEmbedder:
     """Caches the vectors of the `size` single texts that were used last.
 
-    Batches of texts are not cached, so that an import does not displace queries.
+    Batches of texts are not cached, so that an import does not displace queries. If `is_remote`, other callers do not
+    wait for the text of one.
     """
 
-    def __init__(self, inner: Embedder, size: int) -> None:
+    def __init__(self, inner: Embedder, size: int, *, is_remote: bool = False) -> None:
+        self.is_remote = is_remote
         self.model, self.dimensions = inner.model, inner.dimensions
         self._inner = inner
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
@@ -62,11 +64,21 @@ class CachedEmbedder:
         if known is not None:
             return known
         vectors = self._inner.embed(texts)
+        self._keep(key, vectors)
+        return vectors
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        """Cache the vectors of single texts that several callers need, all computed at once. Raises QueryFailed."""
+        if unknown := [text for text in dict.fromkeys(texts) if not self.is_cached(text)]:
+            for text, vector in zip(unknown, self._inner.embed(unknown), strict=True):
+                # A copy, so that one cached vector does not keep the others in memory.
+                self._keep(cache_key(text), vector[np.newaxis].copy())
+
+    def _keep(self, key: bytes, vectors: Vectors) -> None:
         # The cache and all callers share this array.
         vectors.setflags(write=False)
         with self._lock:
             self._vectors[key] = vectors
-        return vectors
 
 
 class LazyEmbedder:

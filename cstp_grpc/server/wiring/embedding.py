@@ -51,9 +51,9 @@ def build_embedder(
     return with_cache(embedder, cache_size)
 
 
-def with_cache(embedder: Embedder, size: int) -> Embedder:
+def with_cache(embedder: Embedder, size: int, *, is_remote: bool = False) -> Embedder:
     """Return an embedder with a cache for `size` texts in front of it, or the embedder itself for 0."""
-    return CachedEmbedder(embedder, size) if size else embedder
+    return CachedEmbedder(embedder, size, is_remote=is_remote) if size else embedder
 
 
 def load_minilm(model_path: Path | None, download: bool, threads: EmbeddingThreads, data_dir: Path) -> Embedder:
@@ -80,7 +80,7 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
     """
     match settings.provider:
         case "openai":
-            return with_cache(CentredEmbedder(build_http_embedder(settings)), settings.cache_size)
+            return with_cache(CentredEmbedder(build_http_embedder(settings)), settings.cache_size, is_remote=True)
         case "onnx":
             # ONNX Runtime takes long to import, and the other providers do without it.
             from cstp_grpc.platform.embedding.onnx_embedders import OnnxFolderEmbedder

@@ -24,9 +24,16 @@ caller_name: ContextVar[str] = ContextVar("caller_name")
 
 
 class Search(DecisionSearch):
-    """Finds nothing, and remembers what it was asked together; texts that begin with "new" are not embedded yet."""
+    """Finds nothing, and remembers what it was asked together; texts that begin with "new" are not embedded yet.
 
-    def __init__(self) -> None:
+    Unless it embeds together, no vector is cached; nor is that of "new broken", which cannot be embedded.
+    """
+
+    embeds_together = False
+
+    def __init__(self, *, embeds_together: bool = False) -> None:
+        self.embeds_together = embeds_together
+        self.embedded: list[list[str]] = []
         self.batches: list[list[str]] = []
         self.callers: dict[str, str] = {}
         self.recalled: list[Match] = []
@@ -38,14 +45,21 @@ class Search(DecisionSearch):
         return self.recalled if parameters.text == "known" else None
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
-        return text.startswith("short")
+        return "short" in text and self.is_cached(text)
 
     def is_cached(self, text: str) -> bool:
-        return not text.startswith("new")
+        return not text.startswith("new") or any(text in batch for batch in self.embedded)
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        if self.embeds_together and (
+            new := [text for text in texts if not self.is_cached(text) and "broken" not in text]
+        ):
+            self.embedded.append(new)
 
     @contextmanager
     def expect_texts(self, texts: Iterable[str]) -> Iterator[None]:
-        self.batches.append(list(texts))
+        if together := list(texts):
+            self.batches.append(together)
         yield
 
     def find_precedents(
@@ -62,7 +76,7 @@ class Search(DecisionSearch):
         self.callers[text] = caller_name.get("nobody")
         if text == "short series" and not may_grow:
             raise MoreResultsNeeded
-        if text == "broken":
+        if "broken" in text:
             raise QueryFailed("the journal does not respond")
         return []
 
@@ -175,6 +189,37 @@ def test_short_searches_and_those_that_embed_wait_for_no_batch(text: str, begun:
     pool.open.set()
     assert asyncio.run(ask(SearchScheduler(search, pool), text)) == []
     assert (search.batches, pool.begun) == ([], begun)
+
+
+@pytest.mark.parametrize("kind", ["new short", "new long"])
+def test_new_texts_that_wait_are_embedded_together(kind: str) -> None:
+    search, pool = Search(embeds_together=True), Pool()
+    texts = [f"{kind} {number}" for number in range(4)]
+
+    async def ask_all() -> list[list[Match]]:
+        scheduler = SearchScheduler(search, pool)
+        tasks = [*await begin(scheduler, texts[:1]), *await begin(scheduler, texts[1:])]
+        pool.open.set()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(ask_all()) == [[]] * len(texts)
+    assert search.embedded == [texts[:1], texts[1:]]
+    assert search.callers == {text: f"caller of {text}" for text in texts}
+    searched_in_batches = [text for batch in search.batches for text in batch]
+    assert (pool.turns, searched_in_batches) == ((4, []) if kind == "new short" else (0, texts))
+
+
+def test_a_text_that_cannot_be_embedded_fails_for_its_caller_alone() -> None:
+    search, pool = Search(embeds_together=True), Pool()
+
+    async def ask_all() -> list[list[Match] | BaseException]:
+        tasks = await begin(SearchScheduler(search, pool), ["new one", "new broken", "new short"])
+        pool.open.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    one, broken, short = asyncio.run(ask_all())
+    assert (one, short) == ([], [])
+    assert isinstance(broken, QueryFailed)
 
 
 def test_a_short_search_that_series_make_long_leaves_the_loop() -> None:

@@ -72,6 +72,8 @@ class Memory(DecisionSearch):
     short: bool = True
     favoured: list[Favoured] = field(default_factory=list)
 
+    embeds_together = False
+
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
 

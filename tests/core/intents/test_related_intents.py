@@ -75,6 +75,8 @@ class Memory(DecisionSearch):
 
     embedder: CachedEmbedder
 
+    embeds_together = False
+
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
 

@@ -68,6 +68,19 @@ def test_batches_neither_read_nor_fill_the_memory() -> None:
     assert inner.asked == [("one",), ("one", "two"), ("two",)]
 
 
+def test_texts_of_several_callers_are_computed_together() -> None:
+    inner = Observed()
+    cached = CachedEmbedder(inner, 10)
+    cached.embed(["one"])
+    cached.embed_together(["one", "two", "three", "two"])
+    cached.embed_together(["three"])
+    vectors = [cached.embed([text])[0] for text in ("one", "two", "three")]
+    assert inner.asked == [("one",), ("two", "three")]
+    np.testing.assert_array_equal(vectors, LexicalEmbedder().embed(["one", "two", "three"]))
+    with pytest.raises(ValueError, match="read-only"):
+        cached.embed(["two"])[0, 0] = 1
+
+
 def test_a_caller_cannot_change_what_others_get() -> None:
     cached = CachedEmbedder(LexicalEmbedder(), 10)
     with pytest.raises(ValueError, match="read-only"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from cstp_grpc.contract.enums import DecisionStatus
+from cstp_grpc.contract.errors import QueryFailed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.core.decisions.search import search_results
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
@@ -20,7 +21,7 @@ from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.embedding.embedder import CachedEmbedder, Embedder
 from cstp_grpc.platform.storage.revision_tokens import RevisionGate, reject_revision
 
 logger = logging.getLogger(__name__)
@@ -334,6 +335,20 @@ class DecisionSearch:
     def is_cached(self, text: str) -> bool:
         """Return True if a text was embedded before, so that a search for it computes no vector."""
         return self._embedder.is_cached(text)
+
+    @property
+    def embeds_together(self) -> bool:
+        """Whether `embed_together` caches vectors."""
+        return isinstance(self._embedder, CachedEmbedder) and not self._embedder.is_remote
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        """Cache the vectors of the texts of several searches, all computed at once, if this embedder can.
+
+        An error is left to the searches, which embed their texts alone.
+        """
+        if isinstance(self._embedder, CachedEmbedder) and not self._embedder.is_remote:
+            with suppress(QueryFailed):
+                self._embedder.embed_together(texts)
 
     def expect_texts(self, texts: Iterable[str]) -> AbstractContextManager[None]:
         """Scan for all of the texts when a search for one of them needs it, until the end of the block.

@@ -31,6 +31,7 @@ class PendingSearch:
 
     text: str
     run: Callable[[], Matches]
+    """The search, or `list` if only the text is embedded."""
     context: contextvars.Context
     future: asyncio.Future[Matches]
     result: Matches | Exception | None = None
@@ -51,9 +52,9 @@ class PendingSearch:
 class SearchScheduler:
     """Runs searches of one kind of calls. For one event loop at a time.
 
-    A long search whose text was embedded before runs in a batch: searches that arrive during a batch are the next. Its
-    searches share one scan, and change threads once for all. Embedding takes longer than any scan, so a search that
-    embeds its text has a thread of its own.
+    Long searches and new texts are run in batches: those that arrive during a batch are the next. Its texts are
+    embedded together, its searches share one scan, and threads change once for all. A text that is embedded elsewhere,
+    or not cached, has a thread of its own.
     """
 
     def __init__(self, search: DecisionSearch, pool: WorkPool) -> None:
@@ -61,7 +62,7 @@ class SearchScheduler:
         self._pool = pool
         # All of this is used on the event loop alone, between two awaits.
         self._waiting: deque[PendingSearch] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._runners: set[asyncio.Task[None] | None] = set()
 
     async def search(
         self,
@@ -109,16 +110,22 @@ class SearchScheduler:
             recalled = await self._pool.run_short(self._search.recall, parameters)
             if recalled is not None:
                 return recalled
+        if self._search.embeds_together and not self._search.is_cached(text):
+            await self._run_in_batch(text, list)
         if self._search.is_short(text, parameters.preferences, parameters.limit):
             # Not on the loop if series make it long, which only the search itself finds out.
             with suppress(MoreResultsNeeded):
                 return await self._pool.run_short(search, False)  # noqa: FBT003
         if not self._search.is_cached(text):
             return await self._pool.run(search)
+        return await self._run_in_batch(text, search)
+
+    async def _run_in_batch(self, text: str, search: Callable[[], Matches]) -> Matches:
         loop = asyncio.get_running_loop()
         pending = PendingSearch(text, search, contextvars.copy_context(), loop.create_future())
         self._waiting.append(pending)
-        if len(self._runners) < MAX_BATCHES:
+        # Two batches of texts at a time would compete for the cores, and be smaller.
+        if len(self._runners) < (1 if search is list else MAX_BATCHES):
             runner = loop.create_task(self._run_batches())
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
@@ -139,9 +146,12 @@ class SearchScheduler:
             finally:
                 for pending in batch:
                     pending.settle()
+        # Before the callers resume, who start a runner only if too few are left.
+        self._runners.discard(asyncio.current_task())
 
     def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
-        with self._search.expect_texts([pending.text for pending in batch]):
+        self._search.embed_together([pending.text for pending in batch])
+        with self._search.expect_texts([pending.text for pending in batch if pending.run is not list]):
             for pending in batch:
                 try:
                     # In its caller's context, above all for the request id in logs.
