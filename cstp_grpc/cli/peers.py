@@ -24,8 +24,7 @@ from cstp_grpc.cli.output import Output, json_members, to_printable
 from cstp_grpc.cli.rpc_commands import calls_rpc
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.grpc_transport import grpc_address
-from cstp_grpc.client.targets import target_scheme
+from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.contract.methods import contract_methods

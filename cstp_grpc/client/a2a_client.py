@@ -32,7 +32,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
 )
 
-from cstp_grpc.client.targets import bearer_header
+from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.common.spans import outgoing_trace
 from cstp_grpc.contract.errors import InvalidArgument

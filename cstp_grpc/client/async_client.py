@@ -18,12 +18,13 @@ from cstp_grpc.client import call_steps as steps
 from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
 from cstp_grpc.client.grpc_transport import (
     balancing_options,
+    bearer_header,
     channel_options,
     client_closed_error,
     grpc_address,
+    target_scheme,
 )
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
-from cstp_grpc.client.targets import bearer_header, target_scheme
 from cstp_grpc.client.tls import channel_credentials, require_tls
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError, InternalError, InvalidArgument

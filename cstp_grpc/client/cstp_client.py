@@ -14,9 +14,8 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import call_steps as steps
 from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
-from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport
+from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
-from cstp_grpc.client.targets import target_scheme
 from cstp_grpc.client.tls import require_tls
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError
