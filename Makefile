@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := core/audit core/guardrails core/tokens modules/approvals
-.PHONY: help run demo example bench bench-check bench-accept test near test-slow test-properties test-clients test-mcp test-console test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
+.PHONY: help run demo example bench bench-peers bench-check bench-accept test near test-slow test-properties test-clients test-mcp test-console test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ example: $(VENV)/.installed ## Let a guide hand two users to liaison agents, one
 
 bench: $(VENV)/.installed-dev ## Measure everything that has a figure; ARGS are its options, such as --only checks.
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-peers: $(VENV)/.installed-dev ## Compare checks with Cerbos from npm and OPA from Go, as far as they can be installed.
+	@$(BIN)/python -m tests.bench --only peers $(ARGS)
 
 bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse than the accepted one.
 	@$(BIN)/python -m tests.bench --check $(ARGS)

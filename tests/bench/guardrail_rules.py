@@ -75,6 +75,8 @@ PORTABLE_RULES = (
     ),
 )
 """Rules that every engine can express."""
+FIRST_LIMIT = 1_000
+"""The limit of the first rule; each further one has the next."""
 
 ACTION = Action(
     "Deploy the authentication service to production",
@@ -130,7 +132,7 @@ def varied_action(generator: random.Random, number: int) -> Action:
 def portable_rules(count: int) -> list[PortableRule]:
     """Return so many rules in all languages, each with a limit of its own."""
     return [
-        PortableRule(*(text.replace("{limit}", str(1_000 + number)) for text in rule))
+        PortableRule(*(text.replace("{limit}", str(FIRST_LIMIT + number)) for text in rule))
         for number in range(count)
         for rule in [PORTABLE_RULES[number % len(PORTABLE_RULES)]]
     ]

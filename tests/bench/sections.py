@@ -18,6 +18,7 @@ from tests.bench.keeping import measure_keeping
 from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
 from tests.bench.overload import measure_overload
+from tests.bench.peers import measure_peers
 from tests.bench.retrieval.section import measure_retrieval
 from tests.bench.run import Run
 from tests.bench.search_speed import measure_search
@@ -40,6 +41,9 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
     "guardrails": Section("the engine alone with 5, 50 and 500 rules, and beside others", measure_engines),
+    "peers": Section(
+        "guardrail checks compared with Cerbos and OPA: `make bench-peers`", measure_peers, is_usual=False
+    ),
     "commands": Section("parsing and checking the labelled commands", measure_commands, is_usual=False),
     "telemetry": Section("checks of servers with metrics", measure_telemetry),
     "history": Section("checks with rules over the past, of 100 000 recorded outcomes", measure_history),
