@@ -15,7 +15,7 @@ from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock, ProcessWriteLock
 from cstp_grpc.platform.storage.migration import current_revision, migrate_database, newest_revision
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
-from cstp_grpc.server.wiring.embedding import build_configured_embedder
+from cstp_grpc.server.wiring.embedding import build_configured_embedders
 
 ProgressStart = Callable[[int], Callable[[int], object]]
 """Called with the number of decisions to embed; returns a function that is called with the size of each batch."""
@@ -40,7 +40,7 @@ def reindex_journal(settings: Settings, start_progress: ProgressStart) -> Reinde
     with ExitStack() as opened:
         # Without the lock, a server has the journal open; it keeps using its own embedder.
         alone = try_lock(opened, settings)
-        embedder = build_configured_embedder(settings.embedding, settings.data_dir)
+        embedder = build_configured_embedders(settings.embedding, settings.data_dir).stored
         database = open_database(settings.storage_url, settings.storage.pool_size)
         opened.callback(database.close)
         # Workers write in turns, and so does this process: on SQLite it is one more writer.

@@ -82,6 +82,9 @@ class SharedParts:
     deployment: Deployment
     clock: Callable[[], datetime]
     embedder: Embedder
+    """The embedder of stored texts, and of all that are compared with each other."""
+    query_embedder: Embedder
+    """The embedder of queries for decisions."""
     database: Database
     writer: GroupCommitWriter
     pools: CallPools

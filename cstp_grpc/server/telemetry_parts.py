@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cstp_grpc.core.audit.model import AuditSink
     from cstp_grpc.platform.config import MetricsSettings
     from cstp_grpc.platform.config.process_log import LoggingSettings
-    from cstp_grpc.platform.embedding.embedder import Embedder
+    from cstp_grpc.platform.embedding.embedder import Embedders
     from cstp_grpc.platform.telemetry.instruments import Instruments
     from cstp_grpc.platform.telemetry.otlp_tracing import OtlpTracing
     from cstp_grpc.server.call_handlers import CallObserver
@@ -41,12 +41,13 @@ class Telemetry:
     background: Sequence[BackgroundPart] = ()
     """Sends metrics to a collector."""
 
-    def observe_embedder(self, embedder: Embedder) -> Embedder:
+    def observe_embedders(self, embedders: Embedders) -> Embedders:
         if self.instruments is None:
-            return embedder
+            return embedders
         from cstp_grpc.server.telemetry.work_instruments import MeasuredEmbedder
 
-        return MeasuredEmbedder(embedder, self.instruments)
+        stored = MeasuredEmbedder(embedders.stored, self.instruments)
+        return embedders._replace(stored=stored, queries=stored.measure(embedders.queries))
 
     def observe_audit(self, sink: AuditSink) -> AuditSink:
         if self.instruments is None:

@@ -82,3 +82,39 @@ def test_searches_wait_for_the_endpoint_beside_each_other(tmp_path: Path, endpoi
             assert client.check_guardrails("Move mail").evaluated
             endpoint.may_answer.set()
             assert all(answer.result(SECONDS) for answer in answers)
+
+
+def test_only_queries_for_decisions_get_the_prompt_of_queries(tmp_path: Path, endpoint: EmbeddingServer) -> None:
+    wanted = configured(tmp_path, endpoint, query_prefix="query: ", passage_prefix="passage: ")
+    with running(wanted) as app, client_of(app) as client, CstpClient(f"grpc://{app.target}", TOKENS["bob"]) as bob:
+        client.record_decision("Use a queue for mail")
+        announced = client.announce_intent("Move mail to a queue", visibility="shared")
+        assert [each.title for each in announced.similar_decisions] == ["Use a queue for mail"]
+        session = bob.get_session_context(task="Move the mail to a queue")
+        assert [each.intent for each in session.related_intents] == ["Move mail to a queue"]
+        client.query_decisions("a queue for mail")
+    assert sent_texts(endpoint) == {
+        "passage: Use a queue for mail",
+        "query: Move mail to a queue",
+        "passage: Move mail to a queue",
+        "passage: Move the mail to a queue",
+        "query: a queue for mail",
+    }
+
+
+@pytest.mark.parametrize(
+    "changed", [{"passage_prefix": "text: ", "query_prefix": "query: "}, {"query_prefix": "question: "}, {}]
+)
+def test_a_server_with_other_prompts_embeds_its_journal_again(
+    tmp_path: Path, endpoint: EmbeddingServer, changed: dict[str, str]
+) -> None:
+    with running(configured(tmp_path, endpoint, query_prefix="query: ")) as app, client_of(app) as client:
+        client.record_decision("Use a queue for mail")
+    endpoint.requests.clear()
+    with running(configured(tmp_path, endpoint, **changed)) as app, client_of(app) as client:
+        assert sent_texts(endpoint) == {changed.get("passage_prefix", "") + "Use a queue for mail"}
+        assert client.query_decisions("a queue for mail").decisions
+
+
+def sent_texts(endpoint: EmbeddingServer) -> set[str]:
+    return {text for request in endpoint.requests for text in request["input"]}

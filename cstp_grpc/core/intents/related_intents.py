@@ -318,7 +318,10 @@ class RelatedIntents:
             self._recent.withdraw(key)
 
     async def embed(self, text: str) -> IntentVector:
-        """Return the vector of a text, which is cached if decisions were searched by it before. Raises QueryFailed."""
+        """Return the vector of a text. Raises QueryFailed.
+
+        It is cached if decisions were searched by the text before, unless the embedder has other prompts for queries.
+        """
         run = self._pool.run_short if self._embedder.is_cached(text) else self._pool.run
         vector: IntentVector = (await run(self._embedder.embed, [text]))[0]
         return vector

@@ -8,6 +8,7 @@ from cstp_grpc.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from cstp_grpc.contract.errors import ConfigError as ConfigError
+    from cstp_grpc.platform.config.embedding import EmbeddingSettings as EmbeddingSettings
     from cstp_grpc.platform.config.environment import ENV_PREFIX as ENV_PREFIX
     from cstp_grpc.platform.config.environment import CommandEnvironment as CommandEnvironment
     from cstp_grpc.platform.config.environment import command_environment as command_environment
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.other_agents import ShareSettings as ShareSettings
     from cstp_grpc.platform.config.process_log import log_events_to_stderr as log_events_to_stderr
     from cstp_grpc.platform.config.settings import AgentSettings as AgentSettings
-    from cstp_grpc.platform.config.settings import EmbeddingSettings as EmbeddingSettings
     from cstp_grpc.platform.config.settings import IndexSettings as IndexSettings
     from cstp_grpc.platform.config.settings import ProviderSettings as ProviderSettings
     from cstp_grpc.platform.config.settings import Settings as Settings
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.yaml_file import replace_file as replace_file
 else:
     EXPORTS = {
+        "embedding": "EmbeddingSettings",
         "environment": "CommandEnvironment ENV_PREFIX command_environment dial_host environment_without_settings"
         " forbid_telemetry inherited_environment is_loopback join_host_port silence_grpc",
         "exposure": "describe_plain_listeners",
@@ -75,7 +76,7 @@ else:
         "other_agents": "CallbackSettings FederationSettings LiaisonSettings PILLARS PeerSettings PillarSettings"
         " QuorumSettings RetentionSettings ShareSettings",
         "process_log": "log_events_to_stderr",
-        "settings": "AgentSettings EmbeddingSettings IndexSettings ProviderSettings Settings",
+        "settings": "AgentSettings IndexSettings ProviderSettings Settings",
         "yaml_file": "add_peer expand_text parse_yaml read_data_dir read_text replace_file",
     }
     modules = {f"{__name__}.{module}": names for module, names in EXPORTS.items()}

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from cachetools import LRUCache
@@ -32,6 +32,33 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimensions), each row of length 1. Raises QueryFailed."""
+
+
+class Embedders(NamedTuple):
+    """The embedders of stored texts and of queries for them, which differ for a model with prompts.
+
+    Texts that are compared as equals, such as intents, are all embedded as stored texts.
+    """
+
+    stored: Embedder
+    queries: Embedder
+
+
+class PromptedEmbedder:
+    """Puts the prompt of one side before texts; it counts where the inner embedder truncates them."""
+
+    def __init__(self, inner: Embedder, prefix: str, model: str) -> None:
+        """State the model's name, which is that of both sides."""
+        self.model, self.dimensions = model, inner.dimensions
+        self._inner = inner
+        self._prefix = prefix
+
+    def is_cached(self, text: str) -> bool:
+        return self._inner.is_cached(self._prefix + text)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of the texts. Raises QueryFailed."""
+        return self._inner.embed([self._prefix + text for text in texts])
 
 
 class CachedEmbedder:

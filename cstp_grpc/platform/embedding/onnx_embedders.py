@@ -226,6 +226,8 @@ POOLINGS: Mapping[str, Pooling] = {
     "pooling_mode_mean_sqrt_len_tokens": pool_mean,
 }
 """The pooling for each flag of a pooling configuration."""
+POOLING_FLAGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
+"""The flag for each value of `embedding.pooling`."""
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
 """Modules that a model may consist of. Vectors are normalised in any case."""
 DEFAULT_MAX_TOKENS = 512
@@ -235,21 +237,30 @@ CHARACTERS_PER_TOKEN = 32
 
 
 class OnnxFolderEmbedder:
-    """Embeds texts with the model in a folder. `dimensions` is the required length, or None for any."""
+    """Embeds texts with the model in a folder.
 
-    def __init__(self, folder: Path, threads: EmbeddingThreads, dimensions: int | None = None) -> None:
+    `dimensions` is the required length, or None for any; `pooling` a key of `POOLING_FLAGS`, or None for that of the
+    folder.
+    """
+
+    def __init__(
+        self, folder: Path, threads: EmbeddingThreads, dimensions: int | None = None, pooling: str | None = None
+    ) -> None:
         """Load the model. Raises ConfigError, whose message names the file that does not fit."""
-        files = ModelFolder(folder)
+        files = ModelFolder(folder, pooling)
         text_config = files.read_json(TEXT_CONFIG, required=False)
         max_tokens = text_config.get("max_seq_length") or DEFAULT_MAX_TOKENS
         tokenizer = files.load_tokenizer(max_tokens)
         session = files.open_session(threads.per_batch)
         self._lower_case = bool(text_config.get("do_lower_case"))
         max_characters = max_tokens * CHARACTERS_PER_TOKEN
-        self._encoder = OnnxTextEncoder(tokenizer, session, files.pooling(), max_characters, threads.batches)
+        flag = files.pooling_flag()
+        self._encoder = OnnxTextEncoder(tokenizer, session, POOLINGS[flag], max_characters, threads.batches)
         self.dimensions = self._measure_dimensions(files, dimensions)
         # The hash of its files: a model that is exchanged in its folder is another one.
         self.model = f"onnx:{files.name}:{files.digest()}"
+        if [flag] != files.stated_flags():
+            self.model += f":{pooling}"
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
         return False
@@ -270,7 +281,7 @@ class OnnxFolderEmbedder:
         except Exception as error:
             logger.exception("%s cannot be run", files.model)
             raise ConfigError(f"{SETTING}: {files.model} cannot be run on tokens; the log says why") from error
-        stated = files.read_json(POOLING_CONFIG).get("word_embedding_dimension", found)
+        stated = files.read_json(POOLING_CONFIG, required=False).get("word_embedding_dimension", found)
         if found != stated:
             raise ConfigError(f"{SETTING}: {files.model} has {found} dimensions, but {POOLING_CONFIG} says {stated}")
         if expected is not None and found != expected:
@@ -279,16 +290,18 @@ class OnnxFolderEmbedder:
 
 
 class ModelFolder:
-    """Reads the files of a model. Methods raise ConfigError."""
+    """Reads the files of a model, whose pooling may be overridden. Methods raise ConfigError."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pooling: str | None) -> None:
         """Find the model and check that nothing but its pooling follows it."""
         self.folder = folder.expanduser().resolve()
         self.name = self.folder.name
+        self._pooling = pooling
+        required = (TOKENIZER, POOLING_CONFIG) if pooling is None else (TOKENIZER,)
         models = [self.folder / name for name in MODELS]
-        missing = [name for name in (TOKENIZER, POOLING_CONFIG) if not (self.folder / name).is_file()]
+        missing = [name for name in required if not (self.folder / name).is_file()]
         if missing or not any(model.is_file() for model in models):
-            wanted = f"{TOKENIZER}, {POOLING_CONFIG} and {' or '.join(MODELS)}"
+            wanted = f"{', '.join(required)} and {' or '.join(MODELS)}"
             raise ConfigError(f"{SETTING}: {folder} must hold {wanted}")
         self.model = next(model for model in models if model.is_file())
         modules = self.read_json(MODULES, required=False, kind=list)
@@ -330,15 +343,21 @@ class ModelFolder:
             logger.exception("%s cannot be loaded", self.model)
             raise ConfigError(f"{SETTING}: {self.model} is not an ONNX model; the log says why") from error
 
-    def pooling(self) -> Pooling:
-        config = self.read_json(POOLING_CONFIG)
-        modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    def stated_flags(self) -> list[str]:
+        """Return the flags that the pooling configuration turns on; none without one."""
+        config = self.read_json(POOLING_CONFIG, required=False)
+        return [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+
+    def pooling_flag(self) -> str:
+        if self._pooling is not None:
+            return POOLING_FLAGS[self._pooling]
+        modes = self.stated_flags()
         if len(modes) != 1 or modes[0] not in POOLINGS:
             listed = ", ".join(modes) or "none"
             raise ConfigError(
                 f"{SETTING}: {self.folder / POOLING_CONFIG} must turn on one of {', '.join(POOLINGS)}; it has {listed}"
             )
-        return POOLINGS[modes[0]]
+        return modes[0]
 
     def digest(self) -> str:
         """Return a short hash of all files that the vectors depend on."""

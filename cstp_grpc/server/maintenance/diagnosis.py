@@ -34,7 +34,7 @@ from cstp_grpc.server.status.machine_checks import (
     judge_free_space,
     measure_free_space,
 )
-from cstp_grpc.server.wiring.embedding import build_configured_embedder
+from cstp_grpc.server.wiring.embedding import build_configured_embedders
 from cstp_grpc.server.wiring.identity import build_key_source
 
 SYNC_TRIES: Final = 5
@@ -210,7 +210,7 @@ def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
     wanted = settings.embedding
     if wanted.provider != "minilm":
         try:
-            build_configured_embedder(wanted, settings.data_dir).embed(["cstp doctor"])
+            build_configured_embedders(wanted, settings.data_dir).queries.embed(["cstp doctor"])
         except QueryFailed as error:
             yield Diagnosis("embedding", ERROR, error.message, "Correct embedding.url, model, dimensions or api_key.")
             return

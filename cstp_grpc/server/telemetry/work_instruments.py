@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -260,6 +261,12 @@ class MeasuredEmbedder:
         self._seconds = instruments.histogram(
             "cstp_embedding_seconds", "How long it takes to embed a text or a batch of them.", SHORT_BUCKETS
         )
+
+    def measure(self, other: Embedder) -> MeasuredEmbedder:
+        """Return another embedder that is measured by the same instruments."""
+        measured = copy.copy(self)
+        measured._inner = other
+        return measured
 
     @property
     def model(self) -> str:

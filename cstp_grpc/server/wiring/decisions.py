@@ -95,7 +95,7 @@ def build_decisions_module(
     search = DecisionSearch(
         store,
         matrix,
-        embedder,
+        shared.query_embedder,
         None if index is None else IndexUse(index, settings.index.exact_limit, settings.index.overfetch),
         lambda token: matrix_sync.catch_up(tokens.read(token)),
         None if shared.deployment.resident else loader,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import time
 from pathlib import Path
@@ -13,8 +15,10 @@ from cstp_grpc.platform.embedding.embedder import (
     CachedEmbedder,
     CentredEmbedder,
     Embedder,
+    Embedders,
     EmbeddingThreads,
     LazyEmbedder,
+    PromptedEmbedder,
 )
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.platform.embedding.model_files import DIMENSIONS as MINILM_DIMENSIONS
@@ -71,26 +75,43 @@ def load_minilm(model_path: Path | None, download: bool, threads: EmbeddingThrea
         raise
 
 
-def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Return the configured embedder with its cache.
+def build_sides(embedder: Embedder, settings: EmbeddingSettings) -> Embedders:
+    """Return the embedders of both sides for a model that is unknown here, with their caches.
+
+    Vectors are centred, so that scores mean the same for all models; each side by texts with its own prompt.
+    """
+    is_remote = settings.provider == "openai"
+    # In the order of Embedders.
+    prefixes = settings.passage_prefix or "", settings.query_prefix or ""
+    if not any(prefixes):
+        both = with_cache(CentredEmbedder(embedder), settings.cache_size, is_remote=is_remote)
+        return Embedders(both, both)
+    # Part of the name, so that other prompts are another model, whose vectors are not compared.
+    digest = hashlib.sha256(json.dumps(prefixes).encode()).hexdigest()[:16]
+    model = f"{embedder.model}:prompts-{digest}"
+    prompted = (CentredEmbedder(PromptedEmbedder(embedder, prefix, model)) for prefix in prefixes)
+    return Embedders(*(with_cache(side, settings.cache_size, is_remote=is_remote) for side in prompted))
+
+
+def build_configured_embedders(settings: EmbeddingSettings, data_dir: Path) -> Embedders:
+    """Return the configured embedders with their caches.
 
     Raises WeightsMissing if the model files of `minilm` are found nowhere, and ConfigError if those of `onnx` do not
-    fit. An endpoint is not called yet. The vectors of models that are unknown here are centred, so that scores mean
-    the same.
+    fit. An endpoint is not called yet.
     """
     match settings.provider:
         case "openai":
-            return with_cache(CentredEmbedder(build_http_embedder(settings)), settings.cache_size, is_remote=True)
+            return build_sides(build_http_embedder(settings), settings)
         case "onnx":
             # ONNX Runtime takes long to import, and the other providers do without it.
             from cstp_grpc.platform.embedding.onnx_embedders import OnnxFolderEmbedder
 
             assert settings.model_path is not None, "checked with the settings"
             threads = EmbeddingThreads(settings.threads, settings.batch_threads)
-            embedder = OnnxFolderEmbedder(settings.model_path, threads, settings.dimensions)
-            return with_cache(CentredEmbedder(embedder), settings.cache_size)
+            folder = OnnxFolderEmbedder(settings.model_path, threads, settings.dimensions, settings.pooling)
+            return build_sides(folder, settings)
         case "minilm" | "lexical":
-            return build_embedder(
+            embedder = build_embedder(
                 settings.provider,
                 settings.model_path,
                 settings.download,
@@ -99,16 +120,17 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
                 data_dir,
                 settings.batch_threads,
             )
+            return Embedders(embedder, embedder)
 
 
-def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Return the configured embedder, which loads a slow model only when the first text is embedded.
+def build_lazy_embedders(settings: EmbeddingSettings, data_dir: Path) -> Embedders:
+    """Return the configured embedders, which load a slow model only when the first text is embedded.
 
     Faults in the model files of `minilm` are reported then, as QueryFailed. Raises ConfigError.
     """
     if settings.provider != "minilm":
         # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
-        return build_configured_embedder(settings, data_dir)
+        return build_configured_embedders(settings, data_dir)
 
     def load() -> Embedder:
         threads = EmbeddingThreads(settings.threads, settings.batch_threads)
@@ -119,7 +141,8 @@ def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder
         except WeightsMissing as error:
             raise QueryFailed(str(error)) from error
 
-    return with_cache(LazyEmbedder(MINILM, MINILM_DIMENSIONS, load), settings.cache_size)
+    embedder = with_cache(LazyEmbedder(MINILM, MINILM_DIMENSIONS, load), settings.cache_size)
+    return Embedders(embedder, embedder)
 
 
 def build_http_embedder(settings: EmbeddingSettings) -> Embedder:

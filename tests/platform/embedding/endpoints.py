@@ -47,7 +47,7 @@ def embedding_server() -> Iterator[EmbeddingServer]:
     class Handler(HttpHandler):
         def answer_post(self) -> None:
             request = self.received_json()
-            if set(request["input"]) <= set(UNRELATED_TEXTS):
+            if all(text.endswith(UNRELATED_TEXTS) for text in request["input"]):
                 # What is asked once before the first text; tests are about the texts that follow.
                 status, content = embeddings(request["input"])
                 self.answer(status, {}, content)

@@ -17,7 +17,7 @@ from cstp_grpc.contract.errors import ConfigError, QueryFailed
 from cstp_grpc.platform.config import EmbeddingSettings
 from cstp_grpc.platform.embedding.embedder import ONE_THREAD, EmbeddingThreads
 from cstp_grpc.platform.embedding.onnx_embedders import OnnxFolderEmbedder
-from cstp_grpc.server.wiring.embedding import build_configured_embedder
+from cstp_grpc.server.wiring.embedding import build_configured_embedders
 
 WORDS = ("[UNK]", "cache", "queue", "mail", "page", "Cache")
 DIMENSIONS = 5
@@ -87,6 +87,29 @@ def test_no_more_tokens_are_read_than_the_model_was_trained_for(folder: Path) ->
     np.testing.assert_allclose(vector, unit(states(["cache", "queue"]).mean(axis=0)), atol=1e-6)
 
 
+@pytest.mark.parametrize(("pooling", "position"), [("cls", 0), ("last", -1)])
+def test_the_settings_override_the_pooling_of_the_folder(folder: Path, pooling: str, position: int) -> None:
+    own = OnnxFolderEmbedder(write_model(folder), ONE_THREAD)
+    text = ["cache queue mail"]
+    embedder = OnnxFolderEmbedder(folder, ONE_THREAD, pooling=pooling)
+    np.testing.assert_allclose(embedder.embed(text), [unit(states(text[0].split())[position])], atol=1e-6)
+    assert embedder.model == f"{own.model}:{pooling}"
+    same = OnnxFolderEmbedder(folder, ONE_THREAD, pooling="mean")
+    np.testing.assert_array_equal(same.embed(text), own.embed(text))
+    assert same.model == own.model
+
+
+def test_a_folder_without_a_pooling_needs_that_of_the_settings(folder: Path) -> None:
+    (write_model(folder) / "1_Pooling" / "config.json").unlink()
+    names = {OnnxFolderEmbedder(folder, ONE_THREAD, pooling=pooling).model for pooling in ("mean", "cls", "last")}
+    assert len(names) == 3
+    with pytest.raises(ConfigError, match=r"must hold tokenizer.json, 1_Pooling/config.json and "):
+        OnnxFolderEmbedder(folder, ONE_THREAD)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"must hold tokenizer.json and model.onnx or "):
+        OnnxFolderEmbedder(folder, ONE_THREAD, pooling="mean")
+
+
 def test_the_name_of_the_model_follows_from_its_files(folder: Path) -> None:
     names = set()
     for pooling, meanings in (("mean_tokens", MEANINGS), ("max_tokens", MEANINGS), ("max_tokens", MEANINGS + 1)):
@@ -99,7 +122,7 @@ def test_the_name_of_the_model_follows_from_its_files(folder: Path) -> None:
 
 def test_it_is_configured_by_its_folder(folder: Path) -> None:
     settings = EmbeddingSettings(provider="onnx", model_path=write_model(folder), dimensions=DIMENSIONS)
-    embedder = build_configured_embedder(settings, folder)
+    embedder = build_configured_embedders(settings, folder).queries
     assert embedder.embed(["cache"]).shape == (1, DIMENSIONS)
     assert embedder.is_cached("cache")
 
