@@ -28,7 +28,7 @@ CONDITIONS = (
 
 
 def measure_checks(run: Run) -> None:
-    """Measure checks beside no-ops of the same servers."""
+    """Measure checks beside no-ops of the same servers, and calls that need nothing but authentication."""
     for rules in WITH_AUDIT:
         rulebook = write_rulebook(run.folder, rules)
         with server(run.folder / f"checks-{rules}", "--rules", str(rulebook)) as served:
@@ -37,6 +37,20 @@ def measure_checks(run: Run) -> None:
     with server(run.folder / "checks-no-audit", "--rules", str(rulebook), "--no-audit") as served:
         name = f"CheckGuardrails, {AIMED_AT} rules, audit off"
         measure_rulebook(run, served, f"{AIMED_AT}-rules-audit-off", name, audit=False)
+        measure_empty_calls(run, served)
+
+
+def measure_empty_calls(run: Run, served: Served) -> None:
+    """Measure calls that are authenticated and do nothing else."""
+    access = cstp_method(served.grpc, "cstp.getAccess", dict)
+    with ExitStack() as opened:
+        for n in IN_FLIGHT:
+            noop, empty = (
+                Series(what, n, opened.enter_context(calling(method, n)), [served.pid])
+                for what, method in (("no-op", noop_method(served.noop)), ("GetAccess", access))
+            )
+            run.measure([noop, empty])
+            run.compare("get-access", empty, noop)
 
 
 def measure_rulebook(run: Run, served: Served, name: str, what: str, *, audit: bool) -> None:
