@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,19 +67,20 @@ def search_parts(size: int, in_flight: int, limit: float) -> list[Part]:
 
 AIMS = [
     Aim(
-        "CheckGuardrails, 50 rules, audit off: p50 at 1 / throughput at 16",
-        "1.8 x / 0.41",
-        "1.4 x / 0.7",
-        [Part("checks/50-rules-audit-off.p50", 1.4, "{:.2f} x"), Part("checks/50-rules-audit-off.throughput", 0.7)],
+        "CPU of a durable CheckGuardrails, 50 rules / without audit / of GetAccess, relative to the no-op, 16 in flight",
+        "2.5 / 2.1 / 1.5 x",
+        "1.8 / 1.5 / 1.3 x",
+        [
+            Part("checks/50-rules.cpu-16", 1.8),
+            Part("checks/50-rules-audit-off.cpu-16", 1.5),
+            Part("checks/get-access.cpu-16", 1.3, "{:.2f} x"),
+        ],
     ),
     Aim(
-        "the same with durable audit",
-        "3.1 x / 0.31",
-        "no-op + one durable transaction + 0.2 ms / 0.6",
-        [
-            Part("checks/50-rules.above-parts", 0.2, "no-op + one durable transaction + {:.2f} ms"),
-            Part("checks/50-rules.throughput", 0.6),
-        ],
+        "latency of a durable check, 50 rules, 1 in flight",
+        "-",
+        "no-op + one durable transaction + 0.2 ms",
+        [Part("checks/50-rules.above-parts", 0.2, "no-op + one durable transaction + {:.2f} ms")],
     ),
     Aim(
         "the engine with a realistic mix of 5 / 50 / 500 rules",
@@ -119,16 +121,21 @@ AIMS = [
         [Part("history/added-day", 0.1), Part("history/added-all", 0.1, "{:.2f} ms")],
     ),
     Aim(
-        "QueryDecisions, cached text, 1 000",
-        "5.3 x / 0.16",
-        "2.5 x / 0.5",
-        [Part("memory/query-cached.p50", 2.5, "{:.2f} x"), Part("memory/query-cached.throughput", 0.5)],
+        "CPU of QueryDecisions, 16 in flight: repeated / a new search, 1 000 / 10 000 / a new text",
+        "- / 6.5 / 9 / 30 x",
+        "- / 4 / 5 / 12 x",
+        [
+            Part("memory/query-cached.cpu-16", math.inf),
+            Part("memory/query-new.cpu-16", 4.0),
+            Part("large-memory/query-new.cpu-16", 5.0),
+            Part("memory/query-uncached.cpu-16", 12.0, "{:.1f} x"),
+        ],
     ),
     Aim(
-        "AnnounceIntent, cached text, 1 000",
-        "7.2 x / 0.14",
-        "4 x / 0.35",
-        [Part("memory/announce-cached.p50", 4.0, "{:.2f} x"), Part("memory/announce-cached.throughput", 0.35)],
+        "CPU of AnnounceIntent, 16 in flight: repeated / a new text",
+        "6 / 42 x",
+        "4 / 16 x",
+        [Part("memory/announce-cached.cpu-16", 4.0), Part("memory/announce-uncached.cpu-16", 16.0, "{:.1f} x")],
     ),
     Aim(
         "QueryDecisions, cached text, 100 000: no filter / category / date / three filters / own private rows",
@@ -148,46 +155,45 @@ AIMS = [
     ),
     Aim("RouteToLiaisonAgent", "6.6 x", "3.5 x", [Part("liaison/route.p50", 3.5, "{:.2f} x")]),
     Aim(
-        "the bridge adds; SendMessage over A2A",
-        "0.6 to 0.76 ms; 17 to 18 x",
-        "0.4 ms; 8 x",
-        [Part("memory/bridge.adds", 0.4, "{:.2f} ms"), Part("memory/send-message-jsonrpc.p50", 8.0, "{:.1f} x")],
-        "; ",
+        "the bridge adds to a check: p50 / CPU, relative to the check itself",
+        "0.6 to 0.9 ms / 1.7 x",
+        "0.4 ms / 0.8 x",
+        [Part("memory/bridge.adds", 0.4, "{:.2f} ms"), Part("memory/bridge.added-cpu-16", 0.8, "{:.2f} x")],
+    ),
+    Aim(
+        "CPU of SendMessage over A2A, server and bridge, 16 in flight",
+        "24 x",
+        "12 x",
+        [Part("memory/send-message-jsonrpc.all-cpu-16", 12.0, "{:.1f} x")],
     ),
     Aim(
         "p99 of checks with 64 queries in flight",
-        "12 x idle",
-        "3 x idle",
+        "3 to 6 x idle",
+        "2.5 x idle",
         [
-            Part("contention/check-beside-queries-1.p99", 3.0, "{:.1f} x idle with 1 check in flight"),
-            Part("contention/check-beside-queries-16.p99", 3.0, "{:.1f} x with 16"),
+            Part("contention/check-beside-queries-1.p99", 2.5, "{:.1f} x idle with 1 check in flight"),
+            Part("contention/check-beside-queries-16.p99", 2.5, "{:.1f} x with 16"),
         ],
         ", ",
     ),
     Aim(
         "4 workers, each held to a quarter of a core, relative to one: calls/s / CPU per call",
-        "-",
-        "3.2 x / 1.15 x",
-        [Part("workers/four.throughput", 3.2, "{:.2f} x"), Part("workers/four.cpu", 1.15, "{:.2f} x")],
+        "2.4 to 3.0 x / -",
+        "3.4 x / 1.15 x",
+        [Part("workers/four.throughput", 3.4, "{:.2f} x"), Part("workers/four.cpu", 1.15, "{:.2f} x")],
     ),
     Aim(
         'ready after kill -9, 10 000 decisions, both doors, relative to `python -c "import grpc, numpy, sqlalchemy"`',
-        "13.8 s loaded",
-        "3 x",
-        [Part("start/ready-after-kill.wall", 3.0, "{:.1f} x")],
+        "4 to 5 x",
+        "2.5 x",
+        [Part("start/ready-after-kill.wall", 2.5, "{:.1f} x")],
     ),
     Aim(
         "memory idle, server + bridge",
-        "304 + 101 MB",
-        "220 + 70 MB",
-        [Part("start/memory-server.rss", 220, "{:.0f}"), Part("start/memory-bridge.rss", 70, "{:.0f} MB")],
+        "265 + 77 MB, and 100 MB of Chroma",
+        "190 + 60 MB",
+        [Part("start/memory-server.rss", 190, "{:.0f}"), Part("start/memory-bridge.rss", 60, "{:.0f} MB")],
         " + ",
-    ),
-    Aim(
-        "CPU of `cstp --help` / `cstp check`, relative to `python -c pass`",
-        "2.0 s / 0.9 s",
-        "4 x / 8 x",
-        [Part("start/help.cpu", 4.0, "{:.1f} x"), Part("start/check.cpu", 8.0, "{:.1f} x")],
     ),
 ]
 

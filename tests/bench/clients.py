@@ -73,6 +73,9 @@ class Parameters:
         """Return an announcement of the same text that no results are kept for, since its category is another one."""
         return {**self.announce(), "category": f"bench-{self._number()}"}
 
+    def announce_uncached(self) -> dict[str, Any]:
+        return {**self.announce(), "intent": next(self._questions)}
+
     def message(self) -> dict[str, Any]:
         """Return an A2A message that announces the same."""
         # A message that is sent again is answered from its task.

@@ -30,6 +30,7 @@ def measure_memory(run: Run) -> None:
         new_query = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_new)
         new_announce = cstp_method(served.grpc, "cstp.announceIntent", parameters.announce_new)
         uncached = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_uncached)
+        announce_uncached = cstp_method(served.grpc, "cstp.announceIntent", parameters.announce_uncached)
         send = jsonrpc_method(bridged.http, "SendMessage", parameters.message, "/a2a/")
         noop = series("no-op", 1, noop_method(served.noop))
         one = {
@@ -53,8 +54,10 @@ def measure_memory(run: Run) -> None:
         many = {
             "query-cached": series("QueryDecisions, cached text", 16, cstp_method(served.grpc, *query)),
             "query-new": series("QueryDecisions, cached text, new search", 16, new_query),
+            "query-uncached": series("QueryDecisions, uncached text", 16, uncached),
             "announce-cached": series("AnnounceIntent, cached text", 16, cstp_method(served.grpc, *announce)),
             "announce-new": series("AnnounceIntent, cached text, new search", 16, new_announce),
+            "announce-uncached": series("AnnounceIntent, uncached text", 16, announce_uncached),
             "check": series("CheckGuardrails, gRPC", 16, cstp_method(served.grpc, *check)),
             "check-bridge": series("CheckGuardrails, bridge", 16, jsonrpc_method(bridged.http, *check)),
             "announce-bridge": series("AnnounceIntent, bridge", 16, jsonrpc_method(bridged.http, *announce)),
@@ -74,11 +77,13 @@ def measure_large_memory(run: Run) -> None:
         series = series_factory(opened, served)
         parameters = Parameters()
         query = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_cached)
+        new_query = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_new)
         announce = cstp_method(served.grpc, "cstp.announceIntent", parameters.announce)
         for n in IN_FLIGHT:
             noop = series("no-op", n, noop_method(served.noop))
             measured = {
                 "query-cached": series("QueryDecisions, cached text", n, query),
+                "query-new": series("QueryDecisions, cached text, new search", n, new_query),
                 "announce-cached": series("AnnounceIntent, cached text", n, announce),
             }
             run.measure([noop, *measured.values()])
