@@ -67,7 +67,7 @@ def search_parts(size: int, in_flight: int, limit: float) -> list[Part]:
 
 AIMS = [
     Aim(
-        "CPU of a durable CheckGuardrails, 50 rules / without audit / of GetAccess, relative to the no-op, 16 in flight",
+        "CPU relative to the no-op, 16 in flight: durable check, 50 rules / the same without audit / GetAccess",
         "2.5 / 2.1 / 1.5 x",
         "1.8 / 1.5 / 1.3 x",
         [
