@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from cstp_grpc.client.http_exchange import DeadlineStream, HttpProtocolError, ResponseReader, encode_request
+from cstp_grpc.client.http_exchange import DeadlineStream, HttpExchange, HttpProtocolError
 
 if TYPE_CHECKING:
     import ssl
@@ -188,16 +188,14 @@ class HttpClient:
     @contextmanager
     def _exchange(
         self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None, seconds: float
-    ) -> Iterator[ResponseReader]:
+    ) -> Iterator[HttpExchange]:
         """Send a request and yield the response, whose body was not read yet."""
         if seconds <= 0:
             raise TimeoutError("timed out")
         deadline = self._clock() + seconds
         named = {"host": host_header(encode_host(url), url), "accept-encoding": "identity", **headers}
-        request = encode_request(method, request_target(url), named, body)
         with closing(self._connect(url, deadline)) as stream:
-            stream.write(request)
-            yield ResponseReader(stream, method)
+            yield HttpExchange(stream, method, request_target(url), named, body)
 
     def _connect(self, url: SplitResult, deadline: float) -> DeadlineStream:
         """Connect to the host of a URL. Raises OSError."""

@@ -151,6 +151,9 @@ def test_a_table_of_tools_replaces_the_packaged_one(bridge: HttpServer) -> None:
     assert request["params"]["action"] == {"description": "Run npm test", "context": {}, "stakes": "high"}
 
 
+OTHER_LIBRARIES = {"asyncio", "click", "google", "grpc", "http.client", "httpcore", "pydantic", "rich", "ssl", "yaml"}
+
+
 @pytest.mark.parametrize("agent", HOSTS)
 def test_a_hook_over_http_loads_little(agent: str, bridge: HttpServer, tmp_path: Path) -> None:
     event = tmp_path / "event.json"
@@ -160,8 +163,7 @@ def test_a_hook_over_http_loads_little(agent: str, bridge: HttpServer, tmp_path:
         modules, _ = modules_loaded(tmp_path, ["hook", agent, "--agent", bridge.url], stdin=standard_input)
     others = {f"cstp_grpc.agents.hooks.{each.replace('-', '_')}" for each in HOSTS if each != agent}
     assert not modules & others
-    assert not modules & {"grpc", "google", "httpcore", "http.client", "ssl", "pydantic", "rich", "yaml", "asyncio"}
-    assert not modules & {"click", "dataclasses", "inspect"}
+    assert not modules & OTHER_LIBRARIES
     plain = {f"cstp_grpc.contract{name}" for name in ("", ".errors", ".limits")}
     assert not {
         name for name in modules - plain if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.server"))
