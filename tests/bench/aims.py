@@ -195,6 +195,17 @@ AIMS = [
         [Part("start/memory-server.rss", 190, "{:.0f}"), Part("start/memory-bridge.rss", 60, "{:.0f} MB")],
         " + ",
     ),
+    Aim(
+        "CPU of `cstp check` / a hook, both over HTTP / a hook without a server / `cstp --help`, x `python -c pass`",
+        "15 / 7.6 / 71 / 3.8 x",
+        "6 / 5 / 15 / 4 x",
+        [
+            Part("start/check-http.cpu", 6.0, "{:.1f}"),
+            Part("start/hook-http.cpu", 5.0, "{:.1f}"),
+            Part("start/hook-local.cpu", 15.0, "{:.0f}"),
+            Part("start/help.cpu", 4.0, "{:.1f} x"),
+        ],
+    ),
 ]
 
 
