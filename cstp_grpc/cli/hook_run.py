@@ -1,7 +1,7 @@
 """Answer a hook of a coding agent.
 
-It runs before each tool call, so it loads little: over HTTP neither gRPC nor Protobuf nor settings, and click only for the
-words that `parse_usual_words` does not read.
+It runs before each tool call, so it loads little: over HTTP neither gRPC nor Protobuf nor settings, and click only for
+the words that `parse_usual_words` does not read.
 """
 
 from __future__ import annotations
