@@ -84,9 +84,12 @@ class AuditFeed(ChangeFeed[WatchedEntry, EntryConditions]):
         """Read the next entries of a subscription."""
         conditions = subscription.conditions
         # Before the entries: those up to it are among them.
-        settled = self._settled_id()
+        settled = self._settled_id() if self._settling else 0
         limit = READ_BATCH + len(conditions.read)
         ids = self._trail.ids_after(subscription.after, limit)
+        if not self._settling:
+            # They appear in the order of their ids.
+            settled = max(ids, default=subscription.after)
         unread = [each for each in ids if each not in conditions.read]
         new = unread[:READ_BATCH]
         is_all = len(ids) < limit and len(new) == len(unread)

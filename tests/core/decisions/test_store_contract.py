@@ -74,6 +74,7 @@ def test_properties_try_every_field_and_know_what_each_condition_leaves_out() ->
 @pytest.mark.contract(
     "SqlChangeLog.append",
     "SqlChangeLog.hold",
+    "SqlDecisionStore.count",
     "SqlDecisionStore.get",
     "SqlDecisionStore.insert",
     "SqlDecisionStore.load",
@@ -82,7 +83,9 @@ def test_properties_try_every_field_and_know_what_each_condition_leaves_out() ->
 def test_a_decision_comes_back_as_it_was_stored(shelf: Shelf, content: DecisionContent) -> None:
     stored = entry(content=content)
     stored = replace(stored, decision=replace(stored.decision, source=stored.decision.id, reviewed_date=NOW))
+    count = shelf.store.count()
     shelf.add(stored)
+    assert shelf.store.count() == count + 1
     assert shelf.store.get(stored.decision.id) == stored.decision
     assert shelf.load([stored.decision.id, "dec-none"]) == {stored.decision.id: stored}
 
