@@ -328,7 +328,7 @@ class CelEnvironment:
         return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
     def _compile_batch(self, expressions: tuple[cel_variables.RuleExpression, ...]) -> CelPredicateBatch:
-        screen = cel_text.write_disjunction([cel_text.split_conjunction(each.text) for each in expressions])
+        screen = cel_text.write_disjunction(cel_text.split_conjunction(each.text) for each in expressions)
         return CelPredicateBatch(self._compile(screen), lambda: self._compile_selection(expressions))
 
     def _compile_selection(self, expressions: Iterable[cel_variables.RuleExpression]) -> cel.Expression:

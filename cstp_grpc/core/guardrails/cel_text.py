@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -97,7 +96,7 @@ def find_operators(tokens: Sequence[CelToken]) -> Mapping[str, Sequence[int]]:
 NESTING_SIGN = re.compile(r"[^\w\s)\]}\"',&|]|\bin\b")
 MAX_SHALLOW_SIGNS = 20
 MAX_SHARED_OPERANDS = 2
-"""How many operands of `&&` a disjunction shares. Chosen: each nests the others deeper."""
+"""How many first operands of `&&` a disjunction shares. Chosen: each nests the others deeper."""
 
 
 def is_shallow(text: str) -> bool:
@@ -114,21 +113,19 @@ def split_conjunction(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def write_disjunction(conjunctions: Sequence[Sequence[str]]) -> str:
+def write_disjunction(conjunctions: Iterable[Sequence[str]]) -> str:
     """Return an expression that is false if and only if all of these conjunctions are, and skips most of them.
 
-    An operand that several share is evaluated once, and they are skipped if it is false. Errors change nothing in that:
-    `&&` is the minimum and `||` the maximum of false < error < true, of which each distributes over the other.
+    A first operand that several share is evaluated once, and they are skipped if it is false. Errors change nothing in
+    that: `&&` is the minimum and `||` the maximum of false < error < true, of which each distributes over the other.
     """
-    uses = Counter(operand for operands in conjunctions for operand in operands)
     rests: dict[str, list[Sequence[str]]] = {}
-    for operands in conjunctions:
-        shared = max(operands, key=uses.__getitem__)
-        rests.setdefault(shared, []).append([operand for operand in operands if operand != shared])
+    for first, *rest in conjunctions:
+        rests.setdefault(first, []).append(rest)
     # The line break ends a comment at the end of an operand, which would hide the parenthesis.
     return f" {OR} ".join(
-        f"({shared}\n)" + (f" {AND} ({write_disjunction(found)})" if all(found) else "")
-        for shared, found in rests.items()
+        f"({first}\n)" + (f" {AND} ({write_disjunction(found)})" if all(found) else "")
+        for first, found in rests.items()
     )
 
 

@@ -60,10 +60,7 @@ class Rulebook:
         self._rule_set = rule_set
         self._evaluator = GuardrailEvaluator(rule_set, policy)
         enabled = [rule for rule in rule_set.guardrails if rule.is_in_force(None)]
-        # Those for some agents only, and those that read who acts.
-        self._needs_agent = [
-            rule.id for rule in enabled if rule.match.agents or rule.scope.agents or reads_variable(rule, "agent.id")
-        ]
+        self._needs_agent = [rule.id for rule in enabled if depends_on_agent(rule)]
         self._needs_permissions = [rule.id for rule in enabled if reads_variable(rule, "agent.permissions")]
 
     @classmethod
@@ -134,6 +131,11 @@ def complete_action(action: model.Action) -> model.Action:
     intents = INTENTS_OF_NO_SERVER if action.intents is model.UNREAD_INTENTS else action.intents
     history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
     return replace(action, intents=intents, history=history, now=action.now or datetime.now(UTC))
+
+
+def depends_on_agent(rule: model.Guardrail) -> bool:
+    """Return whether a guardrail is for some agents only, or reads who acts."""
+    return bool(rule.match.agents or rule.scope.agents) or reads_variable(rule, "agent.id")
 
 
 def reads_variable(rule: model.Guardrail, name: str) -> bool:

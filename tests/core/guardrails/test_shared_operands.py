@@ -1,4 +1,4 @@
-"""Rules that share operands have the outcomes that each of them has alone."""
+"""Rules that begin with the same operands have the outcomes that each of them has alone."""
 
 from __future__ import annotations
 
