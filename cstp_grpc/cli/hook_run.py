@@ -83,7 +83,8 @@ def parse_usual_words(words: Sequence[str]) -> HookRun | None:
         found[word] = value
     try:
         return usual_run(words, found)
-    except ValueError:
+    except (ValueError, OSError):
+        # Also for a path that the system refuses to look at: without an answer, some agents run the tool.
         return None
 
 

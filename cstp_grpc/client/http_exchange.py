@@ -76,8 +76,9 @@ def encode_request(
         if body:
             sent.insert(1, h11.Data(body))
         return b"".join(http.send(event) or b"" for event in sent)
-    except (h11.LocalProtocolError, UnicodeError) as error:
-        raise HttpProtocolError(f"the request cannot be expressed in HTTP: {error}") from None
+    except (h11.LocalProtocolError, UnicodeError):
+        # Without the cause, which may quote a token.
+        raise HttpProtocolError("the path or a header has characters that HTTP cannot express") from None
 
 
 class HttpExchange:

@@ -33,6 +33,8 @@ operands = st.sampled_from(
         ),
         *("context.a // && context.b\n", "(context.a ? context.b : context.count > 1)"),
         *("context.change.?a.orValue(false) == true", "[1, 2].exists(n, n > 1 && context.a)"),
+        # The engine gives up at once if a map has a key twice.
+        "{true: 1, context.a: 2}.size() == 2",
     ]
 )
 conjunctions = st.lists(operands, min_size=1, max_size=4).map(" && ".join)
@@ -59,6 +61,10 @@ def find_violations(rules: Mapping[str, str], context: Mapping[str, Any]) -> tup
 @example(["context.a && context.b", "context.a && context.count > 1"], {"b": False, "count": 1})
 @example(["context.a && context.b", "context.a && context.count > 1"], {"b": False, "count": 2})
 @example(["context.a && context.b", "context.a"], {"a": True})
+@example(
+    ["{true: 1, context.a: 2}.size() == 2 && context.b", "context.b && context.count > 1"],
+    {"a": True, "b": False, "count": 1},
+)
 @example(["context.a || context.b && context.a", "context.a && context.b"], {"a": False, "b": True})
 def test_rules_together_find_what_each_finds_alone(whens: list[str], context: Mapping[str, Any]) -> None:
     rules = {f"rule-{number}": when for number, when in enumerate(whens)}

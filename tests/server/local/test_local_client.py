@@ -197,7 +197,8 @@ def test_what_needs_a_server_says_so(client: CstpClient) -> None:
 
 
 def test_the_timeout_of_a_call_holds(client: CstpClient) -> None:
-    with pytest.raises(DeadlineExceeded, match="no answer within 1e-06 s"):
+    # On a busy machine it is over before the call begins.
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 1e-06 s|deadline passed"):
         client.check_guardrails("anything", timeout=1e-6)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from cstp_grpc.contract.enums import DecisionStatus
-from cstp_grpc.contract.errors import QueryFailed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.core.decisions.search import search_results
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
@@ -347,8 +346,10 @@ class DecisionSearch:
         An error is left to the searches, which embed their texts alone.
         """
         if isinstance(self._embedder, CachedEmbedder) and not self._embedder.is_remote:
-            with suppress(QueryFailed):
+            try:
                 self._embedder.embed_together(texts)
+            except Exception:  # one text must not fail the searches for the others
+                logger.warning("the texts of several searches were not embedded together", exc_info=True)
 
     def expect_texts(self, texts: Iterable[str]) -> AbstractContextManager[None]:
         """Scan for all of the texts when a search for one of them needs it, until the end of the block.
