@@ -267,28 +267,19 @@ class DecisionSearch:
         return {key: max(found, key=lambda each: (readable[each].date, each)) for key, found in shown.items() if found}
 
     def search_by_preference(
-        self,
-        text: str,
-        preferences: Sequence[DecisionFilter],
-        caller: str,
-        limit: int,
-        min_score: float,
-        favoured: Favoured = NOTHING_FAVOURED,
-        *,
-        with_exemplars: bool = False,
+        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
     ) -> list[Match]:
         """Return the matches of the first filter as `search` does, then those of the next one, and so on.
 
-        They are at most `limit` together, each once. With exemplars, the top failure and the top match with a lesson
-        that pass the first filter follow, unless they are among them. The journal is read once for all, unless it has
-        changes that the matrix lacks. Raises as `search` does.
+        They are at most `limit` together, each once. The journal is read once for all, unless it has changes that the
+        matrix lacks. Raises as `search` does.
         """
-        run = self._begin_run(text, caller, min_score, favoured)
+        run = self._begin_run(text, caller, min_score, NOTHING_FAVOURED)
         if self._loader is not None:
             self._loader.load()
         # One scan serves all filters, and larger limits if the journal does not confirm enough.
         with self._matrix.expect_queries([run.query.vector]):
-            return self._find_matches(run, preferences, limit, with_exemplars=with_exemplars)
+            return self._find_matches(run, preferences, limit, with_exemplars=False)
 
     def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
