@@ -16,11 +16,7 @@ from bridge.a2a import task_results, task_store
 from bridge.a2a.call_context import EXTENSION_URI, metadata_request_id
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, IntentAnnouncement, MessageRequest, MethodCall
-from bridge.a2a.task_preparation import (
-    PendingTask,
-    continue_task,
-    record_announcement,
-)
+from bridge.a2a.task_preparation import PendingTask, continue_task, record_announcement
 from bridge.a2a.task_results import TaskResult
 from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
-from a2a.types.a2a_pb2 import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message

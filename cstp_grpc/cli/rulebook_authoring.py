@@ -18,13 +18,7 @@ from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
-    from cstp_grpc.core.guardrails import (
-        cognition_engines,
-        rule_set_diff,
-        rulebook,
-        rulebook_files,
-        rulebook_tests,
-    )
+    from cstp_grpc.core.guardrails import cognition_engines, rule_set_diff, rulebook, rulebook_files, rulebook_tests
     from cstp_grpc.core.guardrails.model import RuleSet
     from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject
     from cstp_grpc.core.guardrails.rulebook import RulebookError

@@ -24,13 +24,7 @@ from a2a.types.a2a_pb2 import (
     TaskState,
 )
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
-from a2a.utils.errors import (
-    A2AError,
-    InternalError,
-    InvalidAgentResponseError,
-    MethodNotFoundError,
-    TaskNotFoundError,
-)
+from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError, TaskNotFoundError
 
 from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context

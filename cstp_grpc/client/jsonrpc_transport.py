@@ -28,11 +28,7 @@ from cstp_grpc.contract.errors import (
     ServerUnreachable,
 )
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.contract.rpc_errors import (
-    error_class_for_http_status,
-    error_for_reason,
-    reason_for_json_rpc_code,
-)
+from cstp_grpc.contract.rpc_errors import error_class_for_http_status, error_for_reason, reason_for_json_rpc_code
 
 ENDPOINT_PATH = "/cstp"
 GUARDRAIL_ID_KEY = "guardrailId"

@@ -14,14 +14,7 @@ from sqlalchemy import Column, RowMapping, Select, desc, func, insert, select, t
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import JudgedContent, PeerStatus, Stakes
 from cstp_grpc.core.audit.entry_hashing import hash_content, hash_entry
-from cstp_grpc.core.audit.model import (
-    JUDGED_TEXTS,
-    AuditedPeer,
-    AuditEntry,
-    AuditEvent,
-    AuditFilter,
-    JudgedAction,
-)
+from cstp_grpc.core.audit.model import JUDGED_TEXTS, AuditedPeer, AuditEntry, AuditEvent, AuditFilter, JudgedAction
 from cstp_grpc.core.audit.sql_chain import AuditChain, ChainedInserter, ChainedRow, SaltSource
 from cstp_grpc.core.audit.sql_conditions import all_clauses, filter_clauses
 from cstp_grpc.core.audit.sql_tables import (

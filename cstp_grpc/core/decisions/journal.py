@@ -22,13 +22,7 @@ from cstp_grpc.core.decisions.journal_transaction import (
     JournalTransaction,
 )
 from cstp_grpc.core.decisions.passages import PreparedTexts, decision_passages
-from cstp_grpc.core.decisions.store import (
-    DeclaredLinks,
-    ErasedRow,
-    IndexRow,
-    JournalEntry,
-    JournalWrite,
-)
+from cstp_grpc.core.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, JournalWrite
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.revision_tokens import RevisionTokens
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork

@@ -22,13 +22,7 @@ from cstp_grpc.core.decisions.model import (
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import (
-    DeclaredLinks,
-    ErasedRow,
-    IndexRow,
-    JournalEntry,
-    PassageVectors,
-)
+from cstp_grpc.core.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 MAX_FOLLOWED = 1000

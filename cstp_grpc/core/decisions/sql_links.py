@@ -10,9 +10,7 @@ import sqlalchemy as sa
 from cstp_grpc.core.decisions.model import DecisionLink, Links
 from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
 from cstp_grpc.core.decisions.sql_tables import decision_links, decisions, suspended_links
-from cstp_grpc.core.decisions.store import (
-    DeclaredLinks,
-)
+from cstp_grpc.core.decisions.store import DeclaredLinks
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 SUPERSEDES = "supersedes"

@@ -16,15 +16,7 @@ from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInput
 from cstp_grpc.core.guardrails.fact_readers import CODE_READERS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
-from cstp_grpc.core.guardrails.model import (
-    EVALUATION_ERROR,
-    NO_CODE,
-    Action,
-    CodeFacts,
-    RuleSet,
-    Verdict,
-    Violation,
-)
+from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, CodeFacts, RuleSet, Verdict, Violation
 
 UNRECORDED_CODE: Final = frozenset(CODE_READERS) - {"code.paths"}
 """The variables whose values the server looked up, and did not record, for actions that named paths."""

@@ -7,20 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from sqlalchemy import (
-    Insert,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    tuple_,
-)
+from sqlalchemy import Insert, Select, Text, and_, bindparam, cast, delete, exists, func, insert, select, tuple_
 
 from cstp_grpc.core.intents.model import IntentId, IntentVector, SharedIntent, SharedIntentChange
 from cstp_grpc.core.intents.sql_store import intent_from_row, intents, shared_intent_changes, shared_intents

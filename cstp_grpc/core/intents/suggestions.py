@@ -14,24 +14,11 @@ from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.core.decisions.model import Decision, Match
 from cstp_grpc.core.decisions.search.search_results import series_of_title
-from cstp_grpc.core.decisions.store import (
-    MAX_BACKGROUND,
-    NO_BACKGROUND,
-    DecisionBackground,
-    NeededBackground,
-)
+from cstp_grpc.core.decisions.store import MAX_BACKGROUND, NO_BACKGROUND, DecisionBackground, NeededBackground
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.core.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
-from cstp_grpc.core.intents.model import (
-    Announcement,
-    CodeContext,
-    Suggestion,
-    SuggestionBars,
-    SuggestionKind,
-)
-from cstp_grpc.core.intents.related_intents import (
-    RelatedIntent,
-)
+from cstp_grpc.core.intents.model import Announcement, CodeContext, Suggestion, SuggestionBars, SuggestionKind
+from cstp_grpc.core.intents.related_intents import RelatedIntent
 
 MAX_SUGGESTIONS = 5
 MAX_QUOTED = 400

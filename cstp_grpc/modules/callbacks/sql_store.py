@@ -13,12 +13,7 @@ from cstp_grpc.modules.callbacks.model import Citation, Notification
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
 from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
-from cstp_grpc.platform.storage.unit_of_work import (
-    IDENTIFIER,
-    UnitOfWork,
-    UtcDateTime,
-    metadata,
-)
+from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, UnitOfWork, UtcDateTime, metadata
 
 citations = sa.Table(
     "citations",

@@ -19,11 +19,7 @@ from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.contract.errors import RateLimited
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.cstp.v1 import types_pb2
-from cstp_grpc.modules.federation.peer import (
-    CancelCall,
-    Peer,
-    PeerReply,
-)
+from cstp_grpc.modules.federation.peer import CancelCall, Peer, PeerReply
 from cstp_grpc.modules.federation.peer_responses import (
     PeerResponse,
     agent_response_message,

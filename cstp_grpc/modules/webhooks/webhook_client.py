@@ -12,12 +12,7 @@ from cstp_grpc.client.http_client import AddressNotAllowed, HttpClient
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
-from cstp_grpc.modules.webhooks.delivery import (
-    UrlAllowList,
-    WebhookRequest,
-    WebhookUrl,
-    parse_webhook_url,
-)
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookRequest, WebhookUrl, parse_webhook_url
 from cstp_grpc.platform.config import ConfigError, Settings
 from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 

@@ -15,12 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.unit_of_work import (
-    CHANGE_CHANNEL,
-    CompiledStatement,
-    UnitOfWork,
-    get_driver_connection,
-)
+from cstp_grpc.platform.storage.unit_of_work import CHANGE_CHANNEL, CompiledStatement, UnitOfWork, get_driver_connection
 
 logger = logging.getLogger(__name__)
 

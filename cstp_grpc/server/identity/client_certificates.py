@@ -15,11 +15,7 @@ from cachetools import LRUCache
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from cstp_grpc.contract.call_origin import (
-    BRIDGE_KEY_METADATA_KEY,
-    CERTIFICATE_METADATA_KEY,
-    FORWARDED_FOR_METADATA_KEY,
-)
+from cstp_grpc.contract.call_origin import BRIDGE_KEY_METADATA_KEY, CERTIFICATE_METADATA_KEY, FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.core.tokens.model import TokenIdentity
 from cstp_grpc.server.identity.call_origin import CallOrigins
 from cstp_grpc.server.interceptors.admission import InboundCall

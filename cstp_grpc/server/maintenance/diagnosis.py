@@ -26,14 +26,7 @@ from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock
 from cstp_grpc.platform.storage.migration import known_revisions, newest_revision
 from cstp_grpc.server.identity.signing_keys import parse_key_set
 from cstp_grpc.server.startup_failures import describe_startup_failure
-from cstp_grpc.server.status.machine_checks import (
-    ERROR,
-    OK,
-    WARNING,
-    Diagnosis,
-    judge_free_space,
-    measure_free_space,
-)
+from cstp_grpc.server.status.machine_checks import ERROR, OK, WARNING, Diagnosis, judge_free_space, measure_free_space
 from cstp_grpc.server.wiring.embedding import build_configured_embedders
 from cstp_grpc.server.wiring.identity import build_key_source
 

@@ -10,11 +10,7 @@ from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery
-from cstp_grpc.modules.webhooks.webhook_client import (
-    HttpWebhookClient,
-    build_agent_authorizer,
-    parse_allow_list,
-)
+from cstp_grpc.modules.webhooks.webhook_client import HttpWebhookClient, build_agent_authorizer, parse_allow_list
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions

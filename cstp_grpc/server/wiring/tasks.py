@@ -19,11 +19,7 @@ from cstp_grpc.modules.tasks.servicer import TaskService
 from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
 from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery
-from cstp_grpc.modules.webhooks.webhook_client import (
-    HttpWebhookClient,
-    build_agent_authorizer,
-    parse_allow_list,
-)
+from cstp_grpc.modules.webhooks.webhook_client import HttpWebhookClient, build_agent_authorizer, parse_allow_list
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
