@@ -33,6 +33,25 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimensions), each row of length 1. Raises QueryFailed."""
 
+    @property
+    def embeds_together(self) -> bool:
+        """Whether `embed_together` caches vectors."""
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        """Cache the vectors of single texts that several callers need, all computed at once. Raises QueryFailed."""
+
+
+class UncachedEmbedder:
+    """Base of embedders that compute each vector when it is asked for."""
+
+    embeds_together = False
+
+    def is_cached(self, text: str) -> bool:  # noqa: ARG002
+        return False
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        """Do nothing: the vectors would be computed again."""
+
 
 class Embedders(NamedTuple):
     """The embedders of stored texts and of queries for them, which differ for a model with prompts.
@@ -44,7 +63,7 @@ class Embedders(NamedTuple):
     queries: Embedder
 
 
-class PromptedEmbedder:
+class PromptedEmbedder(UncachedEmbedder):
     """Puts the prompt of one side before texts; it counts where the inner embedder truncates them."""
 
     def __init__(self, inner: Embedder, prefix: str, model: str) -> None:
@@ -69,7 +88,7 @@ class CachedEmbedder:
     """
 
     def __init__(self, inner: Embedder, size: int, *, is_remote: bool = False) -> None:
-        self.is_remote = is_remote
+        self.embeds_together = not is_remote
         self.model, self.dimensions = inner.model, inner.dimensions
         self._inner = inner
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
@@ -95,7 +114,6 @@ class CachedEmbedder:
         return vectors
 
     def embed_together(self, texts: Iterable[str]) -> None:
-        """Cache the vectors of single texts that several callers need, all computed at once. Raises QueryFailed."""
         if unknown := [text for text in dict.fromkeys(texts) if not self.is_cached(text)]:
             for text, vector in zip(unknown, self._inner.embed(unknown), strict=True):
                 # A copy, so that one cached vector does not keep the others in memory.
@@ -108,7 +126,7 @@ class CachedEmbedder:
             self._vectors[key] = vectors
 
 
-class LazyEmbedder:
+class LazyEmbedder(UncachedEmbedder):
     """Loads an embedder when the first text is embedded, for processes that may end without embedding any."""
 
     def __init__(self, model: str, dimensions: int, load: Callable[[], Embedder]) -> None:
@@ -118,9 +136,6 @@ class LazyEmbedder:
         # Held while loading: other threads wait for it in place of loading the model too.
         self._lock = threading.Lock()
         self._loaded: Embedder | None = None
-
-    def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of the texts. Raises QueryFailed, and the errors of loading."""
@@ -230,7 +245,7 @@ LEAST_LENGTH = 1e-6
 """The length from which the rest of a vector has a direction; float32 vectors are off by 1e-7."""
 
 
-class CentredEmbedder:
+class CentredEmbedder(UncachedEmbedder):
     """Subtracts the part that all vectors of an embedder have in common.
 
     The vectors of many models share a large part, which makes all texts alike: those with nothing in common then have a

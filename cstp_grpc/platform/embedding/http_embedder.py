@@ -18,7 +18,7 @@ from cstp_grpc.client.http_client import HttpClient, HttpResponse
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.retry import Retrier
 from cstp_grpc.contract.errors import CstpError, QueryFailed, Unavailable
-from cstp_grpc.platform.embedding.embedder import Vectors
+from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class EmbeddingEndpoint:
         return self.batch * self.dimensions * NUMBER_BYTES + ENVELOPE_BYTES
 
 
-class HttpEmbedder:
+class HttpEmbedder(UncachedEmbedder):
     """Embeds texts by an endpoint. Safe for many threads."""
 
     def __init__(self, endpoint: EmbeddingEndpoint, http: HttpClient, retrier: Retrier) -> None:
@@ -65,9 +65,6 @@ class HttpEmbedder:
         self._url = urlsplit(f"{endpoint.url.rstrip('/')}/embeddings")
         key = {} if endpoint.api_key is None else {"authorization": f"Bearer {endpoint.api_key}"}
         self._headers = {"content-type": "application/json", "accept": "application/json", **key}
-
-    def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cstp_grpc.common.unicode_text import normalize_text
-from cstp_grpc.platform.embedding.embedder import Vectors
+from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 
 DIMENSIONS = 1024
 """A power of two, because `hash_feature` takes the sign from the next higher bit."""
@@ -44,15 +44,12 @@ CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 WORD = re.compile(r"[^\W_]+")
 
 
-class LexicalEmbedder:
+class LexicalEmbedder(UncachedEmbedder):
     """Embeds texts by their words."""
 
     model = "lexical-v1"
     """The name and version of the hashing rules."""
     dimensions = DIMENSIONS
-
-    def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text."""

@@ -25,6 +25,7 @@ from cstp_grpc.platform.embedding.embedder import (
     ONE_THREAD,
     BatchThreads,
     EmbeddingThreads,
+    UncachedEmbedder,
     Vectors,
     batch_by_length,
 )
@@ -145,7 +146,7 @@ PROBE_TOLERANCE = 0.015
 """Chosen: more than int8 weights change (0.009), less than another model would differ."""
 
 
-class MiniLmEmbedder:
+class MiniLmEmbedder(UncachedEmbedder):
     """Embeds texts with all-MiniLM-L6-v2, which reads the first 256 tokens of a text."""
 
     model, dimensions = MODEL, DIMENSIONS
@@ -162,9 +163,6 @@ class MiniLmEmbedder:
         tokenizer, session = load_tokenizer(weights.tokenizer), open_session(model, threads.per_batch)
         self._encoder = OnnxTextEncoder(tokenizer, session, pool_mean, MAX_CHARACTERS, threads.batches, batch_tokens)
         self._verify_probes(model, weights.tokenizer)
-
-    def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""
@@ -236,7 +234,7 @@ CHARACTERS_PER_TOKEN = 32
 """Characters of a text that are tokenised for each token that the model reads: as many as of all-MiniLM-L6-v2."""
 
 
-class OnnxFolderEmbedder:
+class OnnxFolderEmbedder(UncachedEmbedder):
     """Embeds texts with the model in a folder.
 
     `dimensions` is the required length, or None for any; `pooling` a key of `POOLING_FLAGS`, or None for that of the
@@ -261,9 +259,6 @@ class OnnxFolderEmbedder:
         self.model = f"onnx:{files.name}:{files.digest()}"
         if [flag] != files.stated_flags():
             self.model += f":{pooling}"
-
-    def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""

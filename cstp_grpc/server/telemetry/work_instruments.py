@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -286,6 +286,17 @@ class MeasuredEmbedder:
         self._computed.inc(len(texts))
         with self._measure(len(texts)):
             return self._inner.embed(texts)
+
+    @property
+    def embeds_together(self) -> bool:
+        return self._inner.embeds_together
+
+    def embed_together(self, texts: Iterable[str]) -> None:
+        unknown = [text for text in dict.fromkeys(texts) if not self._inner.is_cached(text)]
+        if unknown:
+            self._computed.inc(len(unknown))
+            with self._measure(len(unknown)):
+                self._inner.embed_together(unknown)
 
     @contextmanager
     def _measure(self, texts: int) -> Iterator[None]:

@@ -22,7 +22,7 @@ from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import JournalEntry, PassageVectors, PreparedVectors, Vector
-from cstp_grpc.platform.embedding.embedder import Vectors
+from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -33,7 +33,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DIMENSIONS = 4
 
 
-class CountedEmbedder:
+class CountedEmbedder(UncachedEmbedder):
     """Gives each text a vector that follows from its length, and fails after `batches`, if given."""
 
     def __init__(self, model: str, batches: int | None = None) -> None:

@@ -41,6 +41,8 @@ from tests.example_counts import examples
 pytestmark = pytest.mark.above_stores
 
 ANY = DecisionFilter()
+ALL = 1000
+"""Results of a series, so that none is left out."""
 WORDS = ("queue", "cache", "shard", "token", "ledger")
 
 
@@ -75,7 +77,7 @@ class Finder:
     def find(
         self, query: str, filters: DecisionFilter = ANY, caller: str = "bob", limit: int = 10, min_score: float = 0.25
     ) -> list[Match]:
-        return self.search.search_by_preference(query, (filters,), caller, limit, min_score)
+        return self.search.find_precedents(query, (filters,), caller, limit, min_score, of_series=ALL)
 
 
 def titles(matches: list[Match]) -> list[str]:
@@ -291,9 +293,11 @@ def test_preferences_are_searched_as_if_one_by_one(kit: JournalKit, data: st.Dat
     query, limit = data.draw(queries), data.draw(st.integers(1, 6))
     min_score = data.draw(st.sampled_from([-1.0, 0.3, 0.9]))
 
-    found = finder.search.search_by_preference(query, preferences, "bob", limit, min_score)
+    found = finder.search.find_precedents(query, preferences, "bob", limit, min_score, of_series=ALL)
 
-    assert found == searched_one_by_one(finder, query, preferences, limit, min_score)
+    expected = searched_one_by_one(finder, query, preferences, limit, min_score)
+    # Decisions of a series stand together.
+    assert sorted(found, key=lambda match: match.decision.id) == sorted(expected, key=lambda match: match.decision.id)
 
 
 def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
@@ -304,7 +308,7 @@ def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
     search = DecisionSearch(store, finder.matrix, kit.embedder)  # type: ignore[arg-type]
     preferences = [DecisionFilter(category=name) for name in "xyz"]
 
-    assert len(search.search_by_preference("queue", preferences, "bob", 5, 0.3)) == 3
+    assert len(search.find_precedents("queue", preferences, "bob", 3, 0.3, of_series=ALL)) == 3
     assert store.asked == 1
 
 
@@ -425,11 +429,11 @@ def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
     finder = Finder(kit, index)
     index.failing = True
     with caplog.at_level(logging.INFO, "cstp_grpc.core.decisions.search.decision_search"):
-        for _ in range(3):
-            assert titles(finder.find("queue")) == ["queue"]
+        for limit in range(1, 4):
+            assert titles(finder.find("queue", limit=limit)) == ["queue"]
         index.failing = False
-        finder.find("queue")
-        finder.find("queue")
+        finder.find("queue", limit=4)
+        finder.find("queue", limit=5)
     assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
 
 

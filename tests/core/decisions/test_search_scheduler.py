@@ -37,6 +37,8 @@ class Search(DecisionSearch):
         self.batches: list[list[str]] = []
         self.callers: dict[str, str] = {}
         self.recalled: list[Match] = []
+        self.may_embed = threading.Event()
+        self.may_embed.set()
 
     def may_recall(self, parameters: SearchParameters) -> bool:
         return parameters.text == "known"
@@ -51,6 +53,7 @@ class Search(DecisionSearch):
         return not text.startswith("new") or any(text in batch for batch in self.embedded)
 
     def embed_together(self, texts: Iterable[str]) -> None:
+        assert self.may_embed.wait(30)
         if self.embeds_together and (
             new := [text for text in texts if not self.is_cached(text) and "broken" not in text]
         ):
@@ -208,6 +211,22 @@ def test_new_texts_that_wait_are_embedded_together(kind: str) -> None:
     # Two batches may run at a time.
     searched_in_batches = sorted(text for batch in search.batches for text in batch)
     assert (pool.turns, searched_in_batches) == ((4, []) if kind == "new short" else (0, texts))
+
+
+def test_a_search_for_a_known_text_does_not_wait_for_new_texts() -> None:
+    search, pool = Search(embeds_together=True), Pool()
+    search.may_embed.clear()
+    pool.open.set()
+
+    async def ask_all() -> list[list[Match]]:
+        scheduler = SearchScheduler(search, pool)
+        new = [*await begin(scheduler, ["new one"]), *await begin(scheduler, ["new two"])]
+        found = await ask(scheduler, "text")
+        search.may_embed.set()
+        return [found, *await asyncio.gather(*new)]
+
+    assert asyncio.run(ask_all()) == [[]] * 3
+    assert search.embedded == [["new one"], ["new two"]]
 
 
 def test_a_text_that_cannot_be_embedded_fails_for_its_caller_alone() -> None:

@@ -7,20 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from cstp_grpc.platform.embedding.embedder import Vectors
+from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 from cstp_grpc.server.wiring.intent_layer import MAX_COMPARED, EmbeddedSimilarity
 
 ANGLES = {"this": 0.0, "nearly": 60.0, "beside": 90.0, "against": 180.0}
 
 
-class Compass:
+class Compass(UncachedEmbedder):
     """An embedder that knows the directions of a few words."""
 
     model = "compass"
     dimensions = 2
-
-    def is_cached(self, text: str) -> bool:
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         angles = np.radians([ANGLES[text] for text in texts])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cstp_grpc.contract.errors import QueryFailed
-from cstp_grpc.platform.embedding.embedder import CachedEmbedder, Vectors
+from cstp_grpc.platform.embedding.embedder import CachedEmbedder, UncachedEmbedder, Vectors
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 
 
-class Observed:
+class Observed(UncachedEmbedder):
     """The lexical embedder, noting what it is asked for; it fails while `broken`."""
 
     def __init__(self) -> None:
@@ -26,9 +26,6 @@ class Observed:
     @property
     def dimensions(self) -> int:
         return self._inner.dimensions
-
-    def is_cached(self, text: str) -> bool:
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         self.asked.append(tuple(texts))

@@ -20,7 +20,7 @@ from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.platform.embedding.embedder import CachedEmbedder, Embedder
+from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.revision_tokens import RevisionGate, reject_revision
 
 logger = logging.getLogger(__name__)
@@ -161,11 +161,12 @@ class DecisionSearch:
         with_exemplars: bool = False,
         may_grow: bool = True,
     ) -> list[Match]:
-        """Return at most `limit` matches as `search_by_preference` finds them, and `of_series` of each series of them.
+        """Return at most `limit` matches: those of the first filter, and then of the next ones if there is room.
 
-        Superseded decisions stand below their successors. With exemplars, the most relevant failure and the most
-        relevant lesson that pass the first filter are among them. Raises as `search` does, and MoreResultsNeeded if
-        more results than the first `limit` must be looked at, unless `may_grow`.
+        Each is returned once, and `of_series` of each series. The journal is read once for all filters, unless it has
+        changes that the matrix lacks. Superseded decisions stand below their successors. With exemplars, the most
+        relevant failure and the most relevant lesson that pass the first filter are among them. Raises as `search`
+        does, and MoreResultsNeeded if more results than the first `limit` must be looked at, unless `may_grow`.
         """
         parameters = search_results.SearchParameters(
             text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
@@ -266,21 +267,6 @@ class DecisionSearch:
         # The latest one, if several supersede it.
         return {key: max(found, key=lambda each: (readable[each].date, each)) for key, found in shown.items() if found}
 
-    def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
-    ) -> list[Match]:
-        """Return the matches of the first filter as `search` does, then those of the next one, and so on.
-
-        They are at most `limit` together, each once. The journal is read once for all, unless it has changes that the
-        matrix lacks. Raises as `search` does.
-        """
-        run = self._begin_run(text, caller, min_score, NOTHING_FAVOURED)
-        if self._loader is not None:
-            self._loader.load()
-        # One scan serves all filters, and larger limits if the journal does not confirm enough.
-        with self._matrix.expect_queries([run.query.vector]):
-            return self._find_matches(run, preferences, limit, with_exemplars=False)
-
     def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
         return SearchRun(self._matrix, self._store, query, caller, min_score)
@@ -329,18 +315,17 @@ class DecisionSearch:
     @property
     def embeds_together(self) -> bool:
         """Whether `embed_together` caches vectors."""
-        return isinstance(self._embedder, CachedEmbedder) and not self._embedder.is_remote
+        return self._embedder.embeds_together
 
     def embed_together(self, texts: Iterable[str]) -> None:
         """Cache the vectors of the texts of several searches, all computed at once, if this embedder can.
 
         An error is left to the searches, which embed their texts alone.
         """
-        if isinstance(self._embedder, CachedEmbedder) and not self._embedder.is_remote:
-            try:
-                self._embedder.embed_together(texts)
-            except Exception:  # one text must not fail the searches for the others
-                logger.warning("the texts of several searches were not embedded together", exc_info=True)
+        try:
+            self._embedder.embed_together(texts)
+        except Exception:  # one text must not fail the searches for the others
+            logger.warning("the texts of several searches were not embedded together", exc_info=True)
 
     def expect_texts(self, texts: Iterable[str]) -> AbstractContextManager[None]:
         """Scan for all of the texts when a search for one of them needs it, until the end of the block.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,11 +27,13 @@ Matches = list[Match]
 
 @dataclass(slots=True, eq=False)
 class PendingSearch:
-    """A search whose caller awaits `future`, and its result: matches, or the error that it raised."""
+    """A search whose caller awaits `future`, and its result: matches, or the error that it raised.
+
+    If only its text is to be embedded, it is `list`.
+    """
 
     text: str
     run: Callable[[], Matches]
-    """The search, or `list` if only the text is embedded."""
     context: contextvars.Context
     future: asyncio.Future[Matches]
     result: Matches | Exception | None = None
@@ -49,20 +51,72 @@ class PendingSearch:
             self.future.set_result(self.result)
 
 
+class BatchQueue:
+    """Searches that wait, and the tasks that run them in batches: those that arrive during a batch are the next."""
+
+    def __init__(
+        self, pool: WorkPool, prepare: Callable[[Iterable[str]], AbstractContextManager[None]], max_batches: int
+    ) -> None:
+        """State the context in which the searches for some texts run, and how many batches run at a time."""
+        self._pool = pool
+        self._prepare = prepare
+        self._max_batches = max_batches
+        # All of this is used on the event loop alone, between two awaits.
+        self._waiting: deque[PendingSearch] = deque()
+        self._runners: set[asyncio.Task[None] | None] = set()
+
+    async def run(self, text: str, search: Callable[[], Matches]) -> Matches:
+        loop = asyncio.get_running_loop()
+        pending = PendingSearch(text, search, contextvars.copy_context(), loop.create_future())
+        self._waiting.append(pending)
+        if len(self._runners) < self._max_batches:
+            runner = loop.create_task(self._run_batches())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+        return await pending.future
+
+    async def _run_batches(self) -> None:
+        """Run waiting searches, batch by batch, until none waits."""
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            # A caller that was cancelled wants no result.
+            batch = [pending for pending in batch if not pending.future.done()]
+            try:
+                await self._pool.run(self._run_batch, batch)
+            except Exception as error:  # noqa: BLE001 - the callers get it
+                for pending in batch:
+                    if pending.result is None:
+                        pending.result = error
+            finally:
+                for pending in batch:
+                    pending.settle()
+        # Before the callers resume, who start a runner only if too few are left.
+        self._runners.discard(asyncio.current_task())
+
+    def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
+        with self._prepare([pending.text for pending in batch]):
+            for pending in batch:
+                try:
+                    # In its caller's context, above all for the request id in logs.
+                    pending.result = pending.context.run(pending.run)
+                except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
+                    pending.result = error
+
+
 class SearchScheduler:
     """Runs searches of one kind of calls. For one event loop at a time.
 
-    Long searches and new texts are run in batches: those that arrive during a batch are the next. Its texts are
-    embedded together, its searches share one scan, and threads change once for all. A text that is embedded elsewhere,
-    or not cached, has a thread of its own.
+    Long searches and new texts are run in batches: the texts of one are embedded together, its searches share one scan,
+    and threads change once for all. A text that is embedded elsewhere, or not cached, has a thread of its own.
     """
 
     def __init__(self, search: DecisionSearch, pool: WorkPool) -> None:
         self._search = search
         self._pool = pool
-        # All of this is used on the event loop alone, between two awaits.
-        self._waiting: deque[PendingSearch] = deque()
-        self._runners: set[asyncio.Task[None] | None] = set()
+        # Apart, so that a search for a cached text waits for no other text to be embedded. Two batches of texts at a
+        # time would compete for the cores, and be smaller.
+        self._new_texts = BatchQueue(pool, self._embed_together, 1)
+        self._searches = BatchQueue(pool, search.expect_texts, MAX_BATCHES)
 
     async def search(
         self,
@@ -111,50 +165,15 @@ class SearchScheduler:
             if recalled is not None:
                 return recalled
         if self._search.embeds_together and not self._search.is_cached(text):
-            await self._run_in_batch(text, list)
+            await self._new_texts.run(text, list)
         if self._search.is_short(text, parameters.preferences, parameters.limit):
             # Not on the loop if series make it long, which only the search itself finds out.
             with suppress(MoreResultsNeeded):
                 return await self._pool.run_short(search, False)  # noqa: FBT003
         if not self._search.is_cached(text):
             return await self._pool.run(search)
-        return await self._run_in_batch(text, search)
+        return await self._searches.run(text, search)
 
-    async def _run_in_batch(self, text: str, search: Callable[[], Matches]) -> Matches:
-        loop = asyncio.get_running_loop()
-        pending = PendingSearch(text, search, contextvars.copy_context(), loop.create_future())
-        self._waiting.append(pending)
-        # Two batches of texts at a time would compete for the cores, and be smaller.
-        if len(self._runners) < (1 if search is list else MAX_BATCHES):
-            runner = loop.create_task(self._run_batches())
-            self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
-        return await pending.future
-
-    async def _run_batches(self) -> None:
-        """Run waiting searches, batch by batch, until none waits."""
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
-            # A caller that was cancelled wants no result.
-            batch = [pending for pending in batch if not pending.future.done()]
-            try:
-                await self._pool.run(self._run_batch, batch)
-            except Exception as error:  # noqa: BLE001 - the callers get it
-                for pending in batch:
-                    if pending.result is None:
-                        pending.result = error
-            finally:
-                for pending in batch:
-                    pending.settle()
-        # Before the callers resume, who start a runner only if too few are left.
-        self._runners.discard(asyncio.current_task())
-
-    def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
-        self._search.embed_together([pending.text for pending in batch])
-        with self._search.expect_texts([pending.text for pending in batch if pending.run is not list]):
-            for pending in batch:
-                try:
-                    # In its caller's context, above all for the request id in logs.
-                    pending.result = pending.context.run(pending.run)
-                except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
-                    pending.result = error
+    def _embed_together(self, texts: Iterable[str]) -> AbstractContextManager[None]:
+        self._search.embed_together(texts)
+        return nullcontext()

@@ -25,7 +25,7 @@ from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.platform.embedding.embedder import Vectors
+from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions.journals import Recorder
@@ -35,7 +35,7 @@ FEED_INTERVAL = 0.02
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-class SpreadEmbedder:
+class SpreadEmbedder(UncachedEmbedder):
     """Gives every word a direction of its own.
 
     Unlike hashed words, such vectors are spread as those of a real model are, which an approximate index relies on.
@@ -43,9 +43,6 @@ class SpreadEmbedder:
 
     model = "spread v1"
     dimensions = 64
-
-    def is_cached(self, text: str) -> bool:
-        return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
