@@ -11,15 +11,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from cstp_grpc.contract import rpc_errors
-from cstp_grpc.contract.errors import (
-    REQUEST_ID,
-    BlockingGuardrail,
-    CstpError,
-    FieldViolation,
-    InternalError,
-    PermissionDenied,
-)
+from cstp_grpc.contract import errors, rpc_errors
 from cstp_grpc.contract.json_codec import json_path
 
 STATUS_MESSAGES: Final[Mapping[grpc.StatusCode, str]] = {
@@ -48,7 +40,7 @@ DETAIL: Final = "detail"
 """The key of an error's metadata that describes how a request is malformed; `error.data` shows it as a member."""
 
 
-class ErrorWithOwnCodes(CstpError):
+class ErrorWithOwnCodes(errors.CstpError):
     """An error whose codes are not those of its reason.
 
     HTTP itself has a status for it, or its reason is one of a later contract.
@@ -61,23 +53,25 @@ class ErrorWithOwnCodes(CstpError):
         codes: rpc_errors.ReasonCodes,
         *,
         metadata: Mapping[str, str] | None = None,
-        violations: Sequence[FieldViolation] = (),
+        violations: Sequence[errors.FieldViolation] = (),
         retry_after: float | None = None,
-        blocks: Sequence[BlockingGuardrail] = (),
+        blocks: Sequence[errors.BlockingGuardrail] = (),
     ) -> None:
         super().__init__(message, metadata=metadata, violations=violations, retry_after=retry_after, blocks=blocks)
         self.reason = reason
         self.codes = codes
 
 
-def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> CstpError:
+def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> errors.CstpError:
     """Return a failed gRPC call as its caller sees it; `request` is the class of the sent message."""
     reason = rpc_errors.reason_for_status(error)
     request_id = read_server_request_id(error)
     details = rpc_errors.read_error_details(error)
     if details is None:
         return rpc_errors.error_for_reason(reason, message_for_status(error.code(), reason), metadata=request_id)
-    violations = [FieldViolation(json_path(request, each.field), each.description) for each in details.violations]
+    violations = [
+        errors.FieldViolation(json_path(request, each.field), each.description) for each in details.violations
+    ]
     # The server's own message names fields as the proto does.
     renamed = violations != list(details.violations)
     details = replace(
@@ -100,13 +94,13 @@ def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Cs
     )
 
 
-def error_codes(error: CstpError) -> rpc_errors.ReasonCodes:
+def error_codes(error: errors.CstpError) -> rpc_errors.ReasonCodes:
     return error.codes if isinstance(error, ErrorWithOwnCodes) else rpc_errors.codes_for_error(error)
 
 
-def error_data(error: CstpError, request_id: str) -> dict[str, Any]:
+def error_data(error: errors.CstpError, request_id: str) -> dict[str, Any]:
     """Return the `data` member of a JSON-RPC error; `request_id` is used if the error has no id of its own."""
-    data: dict[str, Any] = {"reason": error.reason, REQUEST_ID: error.request_id or request_id}
+    data: dict[str, Any] = {"reason": error.reason, errors.REQUEST_ID: error.request_id or request_id}
     if metadata := server_metadata(error):
         data["metadata"] = metadata
     blocks = [{"guardrailId": each.guardrail_id, "name": each.name, "message": each.message} for each in error.blocks]
@@ -120,34 +114,34 @@ def error_data(error: CstpError, request_id: str) -> dict[str, Any]:
     return data
 
 
-def server_metadata(error: CstpError) -> dict[str, str]:
+def server_metadata(error: errors.CstpError) -> dict[str, str]:
     """Return the metadata that the server gave an error, without what is shown on its own."""
-    return {key: value for key, value in error.metadata.items() if key not in (REQUEST_ID, DETAIL)}
+    return {key: value for key, value in error.metadata.items() if key not in (errors.REQUEST_ID, DETAIL)}
 
 
-def retry_milliseconds(error: CstpError) -> int | None:
+def retry_milliseconds(error: errors.CstpError) -> int | None:
     """Return the whole milliseconds to wait before a retry, or None if unknown."""
     # Rounded before, so that 2829.0000000000005 ms are not 2830.
     return None if error.retry_after is None else math.ceil(round(error.retry_after * 1000, 6))
 
 
-def retry_seconds(error: CstpError) -> int | None:
+def retry_seconds(error: errors.CstpError) -> int | None:
     """Return the whole seconds to wait before a retry, at least one, or None if unknown."""
     wait = retry_milliseconds(error)
     return None if wait is None else max(1, math.ceil(wait / 1000))
 
 
-def missing_permission(error: CstpError) -> str:
+def missing_permission(error: errors.CstpError) -> str:
     """Return the permission that the caller lacks; empty if the call failed for any other reason."""
-    return error.metadata.get("permission", "") if error.reason == PermissionDenied.reason else ""
+    return error.metadata.get("permission", "") if error.reason == errors.PermissionDenied.reason else ""
 
 
-def unexpected_failure() -> InternalError:
+def unexpected_failure() -> errors.InternalError:
     """Return the error for an unexpected exception, whose cause is logged only."""
-    return InternalError(UNEXPECTED_FAILURE)
+    return errors.InternalError(UNEXPECTED_FAILURE)
 
 
-def violation_text(violations: Iterable[FieldViolation]) -> str:
+def violation_text(violations: Iterable[errors.FieldViolation]) -> str:
     return "; ".join(f"{each.field}: {each.description}" if each.field else each.description for each in violations)
 
 
@@ -163,11 +157,11 @@ def read_server_request_id(error: grpc.aio.AioRpcError) -> dict[str, str]:
     for metadata in (error.trailing_metadata(), error.initial_metadata()):
         for key, value in metadata or ():
             if key == rpc_errors.REQUEST_ID_KEY and isinstance(value, str):
-                return {REQUEST_ID: value}
+                return {errors.REQUEST_ID: value}
     return {}
 
 
-def failure_status(failure: CstpError, request_id: str) -> tuple[int, dict[str, Any]]:
+def failure_status(failure: errors.CstpError, request_id: str) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of an HTTP+JSON response to a failed call, a google.rpc.Status."""
     codes = error_codes(failure)
     details = failure_details(failure, request_id)
@@ -184,11 +178,11 @@ def status_json(http_code: int, grpc_code: str, message: str, details: Iterable[
     return {"error": status}
 
 
-def failure_details(failure: CstpError, request_id: str) -> list[Message]:
+def failure_details(failure: errors.CstpError, request_id: str) -> list[Message]:
     """Return the details of a failed call; `request_id` is used if the failure has no id of its own."""
     return rpc_errors.make_error_details(
         failure.reason,
-        {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},
+        {**server_metadata(failure), errors.REQUEST_ID: failure.request_id or request_id},
         violations=failure.violations,
         blocks=failure.blocks,
         retry_after_ms=retry_milliseconds(failure),

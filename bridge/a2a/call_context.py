@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    InvalidParamsError,
-    InvalidRequestError,
-    JSONParseError,
-    VersionNotSupportedError,
-)
+from a2a.utils import errors
 from aiohttp import web
 
 from bridge import http_request
@@ -82,7 +75,9 @@ def parse_version(text: str) -> str:
         return V0_3
     match = VERSION_FORM.fullmatch(text.strip())
     if match is None or match[1] not in (V1_0, V0_3):
-        raise VersionNotSupportedError(f"A2A {text[:20]} is not spoken here; send {VERSION_HEADER}: {V1_0} or {V0_3}")
+        raise errors.VersionNotSupportedError(
+            f"A2A {text[:20]} is not spoken here; send {VERSION_HEADER}: {V1_0} or {V0_3}"
+        )
     return match[1]
 
 
@@ -94,7 +89,7 @@ def require_version(sent: str, required: str, what: str) -> None:
             if sent
             else f"without {VERSION_HEADER} a request is one of {V0_3}; send {required}"
         )
-        raise VersionNotSupportedError(f"{what} belongs to A2A {required}; {hint}")
+        raise errors.VersionNotSupportedError(f"{what} belongs to A2A {required}; {hint}")
 
 
 SDK_MODULES_V0_3: Final = ("a2a.compat.v0_3.conversions", "a2a.compat.v0_3.proto_utils")
@@ -117,7 +112,7 @@ class A2aAccessCheck:
     def __init__(self, access: AccessCheck) -> None:
         self._access = access
 
-    async def visible_error(self, error: A2AError, metadata: Metadata) -> A2AError:
+    async def visible_error(self, error: errors.A2AError, metadata: Metadata) -> errors.A2AError:
         """Return the error to answer with: the server's own if it refuses the caller altogether."""
         drop_tracebacks(error)
         # An error of the server itself: it has authenticated the caller already.
@@ -172,7 +167,7 @@ class A2aHttpCall:
         metadata = http_request.request_metadata(request, request_id)
         return cls(request, access, address, request_id, metadata, version)
 
-    def error_json(self, error: A2AError) -> dict[str, Any]:
+    def error_json(self, error: errors.A2AError) -> dict[str, Any]:
         """Return the `error` member of a JSON-RPC response in the version of the caller."""
         sent = self.version.strip()
         return jsonrpc_error(error, self.request_id, v0_3=not sent or sent.startswith(V0_3))
@@ -193,13 +188,13 @@ class A2aHttpCall:
         try:
             address = self.address.resolve(self.request)
         except web.HTTPBadRequest as error:
-            raise InvalidRequestError("The request does not name the host that it is for") from error
+            raise errors.InvalidRequestError("The request does not name the host that it is for") from error
         extensions = [*self._extensions(EXTENSIONS_HEADER), *self._extensions(EXTENSIONS_HEADER_V0_3)]
         return A2aCallContext(self.metadata, address, parse_extensions(extensions), self.version)
 
-    async def visible_error(self, error: Exception, what: str) -> A2AError:
+    async def visible_error(self, error: Exception, what: str) -> errors.A2AError:
         """Return the error to answer with; `what` names the requested operation in the log."""
-        if not isinstance(error, CstpError | A2AError):
+        if not isinstance(error, CstpError | errors.A2AError):
             logger.error("%s %s failed in the bridge", self.request_id, what, exc_info=error)
             error = unexpected_error()
         drop_tracebacks(error)
@@ -207,11 +202,11 @@ class A2aHttpCall:
             return await self._visible_failure(error)
         return await self.access.visible_error(error, self.metadata)
 
-    async def _visible_failure(self, failure: CstpError) -> A2AError:
+    async def _visible_failure(self, failure: CstpError) -> errors.A2AError:
         """Return the error for a failure, hidden from unknown callers if the bridge itself raised it."""
         # An error with such a cause is the server's own, and the server has authenticated the caller before it.
         if not isinstance(failure.__cause__, grpc.aio.AioRpcError):
-            verdict = await self.access.visible_error(InvalidParamsError(), self.metadata)
+            verdict = await self.access.visible_error(errors.InvalidParamsError(), self.metadata)
             if isinstance(verdict, UpstreamError):
                 return verdict
         return UpstreamError(failure)
@@ -220,10 +215,10 @@ class A2aHttpCall:
         return self.request.headers.getall(name, [])
 
 
-def unreadable_body_error(failure: CstpError) -> A2AError:
+def unreadable_body_error(failure: CstpError) -> errors.A2AError:
     detail = failure.metadata.get(DETAIL, failure.message)
     if error_codes(failure).http_status == 415:
-        return ContentTypeNotSupportedError(f"Incompatible content types: {detail}")
+        return errors.ContentTypeNotSupportedError(f"Incompatible content types: {detail}")
     if isinstance(failure, JsonParseError):
-        return JSONParseError(f"Invalid JSON payload: {detail}")
-    return InvalidRequestError(f"Invalid Request: {detail}")
+        return errors.JSONParseError(f"Invalid JSON payload: {detail}")
+    return errors.InvalidRequestError(f"Invalid Request: {detail}")

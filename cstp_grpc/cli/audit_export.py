@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cstp_grpc.cli.audit_verification import (
-    NOT_PROVABLE,
-    NOT_WHOLE,
-    TrailReader,
-    checkpoints_option,
-    exit_unless_whole,
-    key_option,
-    read_checkpoint_file,
-    read_key_files,
-    reads_trail,
-    show_progress,
-)
+from cstp_grpc.cli import audit_verification
 from cstp_grpc.cli.command_decorators import (
     FILE,
     LIMIT,
@@ -120,8 +109,10 @@ def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
 @choice_option("--format", FORMATS, "Output format.", "form")
 @after_option
 @before_option
-@reads_trail
-def export_command(read: TrailReader, out: Output, form: str, after: datetime | None, before: datetime | None) -> None:
+@audit_verification.reads_trail
+def export_command(
+    read: audit_verification.TrailReader, out: Output, form: str, after: datetime | None, before: datetime | None
+) -> None:
     """Export the audit trail. Prints its entries in the order in which they were added, with their hashes.
 
     It reads the database of the configuration while servers go on, or with --agent asks a server. JSON Lines have the
@@ -143,11 +134,11 @@ def export_command(read: TrailReader, out: Output, form: str, after: datetime | 
 )
 @after_option
 @before_option
-@checkpoints_option
-@key_option
-@reads_trail
+@audit_verification.checkpoints_option
+@audit_verification.key_option
+@audit_verification.reads_trail
 def evidence_command(
-    read: TrailReader,
+    read: audit_verification.TrailReader,
     out: Output,
     decision_id: str | None,
     after: datetime | None,
@@ -174,11 +165,11 @@ def evidence_command(
         decision_id=decision_id,
         after=after,
         before=before,
-        public_keys=read_key_files(key_files),
-        checkpoints=read_checkpoint_file(checkpoint_file),
+        public_keys=audit_verification.read_key_files(key_files),
+        checkpoints=audit_verification.read_checkpoint_file(checkpoint_file),
     )
     report = audit_pb2.AuditReport()
-    with show_progress(out) as advance:
+    with audit_verification.show_progress(out) as advance:
         for part in read(call):
             if part.HasField("report"):
                 report = part.report
@@ -186,12 +177,12 @@ def evidence_command(
                 out.write_verbatim(part.text)
             else:
                 advance(part.progress)
-    exit_unless_whole(report)
+    audit_verification.exit_unless_whole(report)
 
 
 @click.command(name="verify-evidence")
 @click.argument("file", type=FILE)
-@key_option
+@audit_verification.key_option
 @config_option
 @with_output
 def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]) -> None:
@@ -208,7 +199,7 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
     from cstp_grpc.core.audit.evidence import verify_evidence
     from cstp_grpc.server.wiring.audit_proofs import read_trusted_keys
 
-    keys = read_trusted_keys(current_state().settings(), read_key_files(key_files))
+    keys = read_trusted_keys(current_state().settings(), audit_verification.read_key_files(key_files))
     try:
         document = json.loads(file.read_bytes())
     except OSError as error:
@@ -224,4 +215,4 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
         return
     for fault in (*all_faults, "Something is not proved." if faults.wrong else "It is not provable yet."):
         out.line(fault)
-    click.get_current_context().exit(NOT_WHOLE if faults.wrong else NOT_PROVABLE)
+    click.get_current_context().exit(audit_verification.NOT_WHOLE if faults.wrong else audit_verification.NOT_PROVABLE)

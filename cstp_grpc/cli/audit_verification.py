@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cstp_grpc.cli.command_decorators import (
-    FILE,
-    Command,
-    config_option,
-    connected_client,
-    current_state,
-    json_option,
-    server_options,
-    startup_errors_as_failures,
-)
+from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.output import Output
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.extras import require_extra
@@ -57,25 +48,25 @@ ANSWERS: Final = {
 key_option = click.option(
     "--public-key",
     "key_files",
-    type=FILE,
+    type=shared.FILE,
     multiple=True,
     help="A PEM file of keys that sign checkpoints. [default: the key of the server or this configuration]",
 )
 checkpoints_option = click.option(
-    "--checkpoints", "checkpoint_file", type=FILE, help="File of checkpoints that were exported earlier."
+    "--checkpoints", "checkpoint_file", type=shared.FILE, help="File of checkpoints that were exported earlier."
 )
 
 
-def reads_trail(command: Command) -> Command:
+def reads_trail(command: shared.Command) -> shared.Command:
     """Pass a command a TrailReader and the Output: of the server that an option names, or of the database."""
 
-    @server_options
-    @json_option
-    @config_option
+    @shared.server_options
+    @shared.json_option
+    @shared.config_option
     @wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
         with open_trail(choice, timeout) as read:
-            command(read, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
+            command(read, Output(json_wanted=shared.current_state().json_wanted), *args, **kwargs)
 
     return wrapper
 
@@ -83,7 +74,7 @@ def reads_trail(command: Command) -> Command:
 @contextmanager
 def open_trail(choice: ServerChoice, timeout: float | None) -> Iterator[TrailReader]:
     if is_server_chosen(choice):
-        with connected_client(choice, timeout) as client:
+        with shared.connected_client(choice, timeout) as client:
             yield partial(ask_server, client)
     else:
         with open_database_proofs() as proofs:
@@ -109,8 +100,8 @@ def open_database_proofs() -> Iterator[ProofMessages]:
     from cstp_grpc.platform.storage.migration import current_revision, newest_revision
     from cstp_grpc.server.wiring.audit_proofs import build_audit_proofs
 
-    settings = current_state().settings()
-    with startup_errors_as_failures():
+    settings = shared.current_state().settings()
+    with shared.startup_errors_as_failures():
         url = parse_database_url(settings.storage_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
             raise click.ClickException(f"{url.database}: there is no database; name its configuration with --config")
@@ -266,9 +257,9 @@ def checkpoints_command(read: TrailReader, out: Output, *, last: bool) -> None:
 
 
 @click.command(name="public-key")
-@server_options
-@json_option
-@config_option
+@shared.server_options
+@shared.json_option
+@shared.config_option
 def public_key_command(choice: ServerChoice, timeout: float | None) -> None:
     """Print the public key of checkpoints. It is in PEM; the key pair is created if it is
     missing.
@@ -277,9 +268,9 @@ def public_key_command(choice: ServerChoice, timeout: float | None) -> None:
     Example:
       cstp audit public-key > kept/audit.pem
     """
-    out = Output(json_wanted=current_state().json_wanted)
+    out = Output(json_wanted=shared.current_state().json_wanted)
     if is_server_chosen(choice):
-        with connected_client(choice, timeout) as client:
+        with shared.connected_client(choice, timeout) as client:
             answer = client.get_public_key()
     else:
         answer = read_configured_key()
@@ -294,7 +285,7 @@ def read_configured_key() -> audit_pb2.GetPublicKeyResponse:
     require_extra("server")
     from cstp_grpc.server.wiring.audit_proofs import read_public_key
 
-    settings = current_state().settings()
+    settings = shared.current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id, public_key = read_public_key(settings)
     return audit_pb2.GetPublicKeyResponse(key_id=key_id, public_key=public_key)

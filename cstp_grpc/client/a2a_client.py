@@ -13,16 +13,7 @@ import httpx
 from a2a.client import A2AClientError, Client, ClientConfig, ClientFactory
 from a2a.client.card_resolver import parse_agent_card
 from a2a.helpers import get_message_text, new_data_part, new_message
-from a2a.types.a2a_pb2 import (
-    AgentCard,
-    AgentInterface,
-    GetTaskRequest,
-    Role,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    Task,
-    TaskState,
-)
+from a2a.types import a2a_pb2
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
 from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError, TaskNotFoundError
 
@@ -46,12 +37,12 @@ SUPPORTED_BINDINGS: Final = [TransportProtocol.JSONRPC.value, TransportProtocol.
 TRANSIENT_STATUSES: Final = frozenset({404, 408, 425, 429})
 """HTTP statuses below 500 after which the agent may answer differently later."""
 REJECTED_STATES: Final[Mapping[int, str]] = {
-    TaskState.TASK_STATE_REJECTED: "rejected",
-    TaskState.TASK_STATE_FAILED: "failed",
-    TaskState.TASK_STATE_CANCELED: "canceled",
-    TaskState.TASK_STATE_AUTH_REQUIRED: "authentication required",
+    a2a_pb2.TaskState.TASK_STATE_REJECTED: "rejected",
+    a2a_pb2.TaskState.TASK_STATE_FAILED: "failed",
+    a2a_pb2.TaskState.TASK_STATE_CANCELED: "canceled",
+    a2a_pb2.TaskState.TASK_STATE_AUTH_REQUIRED: "authentication required",
 }
-UNDECIDED_STATES: Final = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED})
+UNDECIDED_STATES: Final = frozenset({a2a_pb2.TaskState.TASK_STATE_UNSPECIFIED, a2a_pb2.TaskState.TASK_STATE_SUBMITTED})
 """States of a task that the agent has neither begun nor refused: a server may answer before its agent has seen it."""
 FIRST_LOOK_SECONDS: Final = 0.02
 LONGEST_LOOK_SECONDS: Final = 1.0
@@ -106,7 +97,7 @@ class A2aClient:
             supported_protocol_bindings=SUPPORTED_BINDINGS,
         )
         self._clients = ClientFactory(config)
-        self._card: AgentCard | None = None
+        self._card: a2a_pb2.AgentCard | None = None
         self._loop = A2aEventLoopThread("a2a-peer")
 
     def probe(self, seconds: float) -> None:
@@ -126,10 +117,10 @@ class A2aClient:
         The agent has accepted the message, not finished with it; it recognises a repetition by `message_id`. With the
         `task_id` of an A2aTransientError only that task is looked at. Raises A2aPermanentError and A2aTransientError.
         """
-        message = new_message([new_data_part(dict(data))], context_id=context_id, role=Role.ROLE_USER)
+        message = new_message([new_data_part(dict(data))], context_id=context_id, role=a2a_pb2.Role.ROLE_USER)
         message.message_id = message_id
-        configuration = SendMessageConfiguration(return_immediately=True, history_length=0)
-        sent = SentMessage(SendMessageRequest(message=message, configuration=configuration), task_id)
+        configuration = a2a_pb2.SendMessageConfiguration(return_immediately=True, history_length=0)
+        sent = SentMessage(a2a_pb2.SendMessageRequest(message=message, configuration=configuration), task_id)
         try:
             return self._run(self._send(sent), seconds)
         except A2aTransientError as error:
@@ -151,7 +142,7 @@ class A2aClient:
             # For an invalid response the SDK raises the exceptions of its parsers.
             raise send_error_for(error) from error
 
-    async def _read_card(self) -> AgentCard:
+    async def _read_card(self) -> a2a_pb2.AgentCard:
         answer = await self._http.get(self._address, headers={"accept": "application/json"})
         # Transient: an agent that is being deployed has no card for a while.
         if answer.status_code in {404, 410}:
@@ -164,7 +155,7 @@ class A2aClient:
         self._card = self._usable(card)
         return self._card
 
-    def _usable(self, card: AgentCard) -> AgentCard:
+    def _usable(self, card: a2a_pb2.AgentCard) -> a2a_pb2.AgentCard:
         supported = [each for each in card.supported_interfaces if each.protocol_binding in SUPPORTED_BINDINGS]
         if not supported:
             raise A2aPermanentError("no interface of A2A over JSON-RPC or HTTP+JSON in its card")
@@ -172,13 +163,13 @@ class A2aClient:
         own = [each for each in supported if self._is_own(each)]
         if not own:
             raise A2aPermanentError("only interfaces on other hosts than its own in its card, or less secure ones")
-        usable = AgentCard()
+        usable = a2a_pb2.AgentCard()
         usable.CopyFrom(card)
         del usable.supported_interfaces[:]
         usable.supported_interfaces.extend(own)
         return usable
 
-    def _is_own(self, interface: AgentInterface) -> bool:
+    def _is_own(self, interface: a2a_pb2.AgentInterface) -> bool:
         try:
             url = httpx.URL(interface.url)
         except httpx.InvalidURL:
@@ -210,22 +201,22 @@ class A2aClient:
 class SentMessage:
     """A message, and the task that the agent made of it and has not begun."""
 
-    request: SendMessageRequest
+    request: a2a_pb2.SendMessageRequest
     task_id: str | None
 
 
-async def send_message(client: Client, request: SendMessageRequest) -> Task | None:
+async def send_message(client: Client, request: a2a_pb2.SendMessageRequest) -> a2a_pb2.Task | None:
     """Send a message and return its task, or None if the agent answered with a message."""
     # Read to the end, so that the SDK closes its response; without streaming there is one.
     answer, *_ = [each async for each in client.send_message(request)]
     return answer.task if answer.HasField("task") else None
 
 
-async def look_at_task(client: Client, sent: SentMessage) -> Task:
+async def look_at_task(client: Client, sent: SentMessage) -> a2a_pb2.Task:
     """Return the task of a message. Raises A2aTransientError, and forgets the task, if the agent no longer has it."""
     assert sent.task_id is not None
     try:
-        return await client.get_task(GetTaskRequest(id=sent.task_id, history_length=0))
+        return await client.get_task(a2a_pb2.GetTaskRequest(id=sent.task_id, history_length=0))
     except TaskNotFoundError as error:
         sent.task_id = None
         raise A2aTransientError("no longer has the task") from error
@@ -340,7 +331,7 @@ def agent_card_url(url: str) -> httpx.URL:
     return address.copy_with(path=address.path.rstrip("/") + AGENT_CARD_WELL_KNOWN_PATH)
 
 
-def is_undecided(task: Task) -> bool:
+def is_undecided(task: a2a_pb2.Task) -> bool:
     """Return whether the agent has neither begun a task nor refused it.
 
     Raises A2aPermanentError if it has refused it, and A2aTransientError if the task is not one of A2A.
@@ -352,7 +343,7 @@ def is_undecided(task: Task) -> bool:
     return task.status.state in UNDECIDED_STATES
 
 
-def status_text(task: Task) -> str:
+def status_text(task: a2a_pb2.Task) -> str:
     return get_message_text(task.status.message) if task.status.HasField("message") else ""
 
 

@@ -15,15 +15,8 @@ import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.client import call_steps as steps
+from cstp_grpc.client import grpc_transport
 from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
-from cstp_grpc.client.grpc_transport import (
-    balancing_options,
-    bearer_header,
-    channel_options,
-    client_closed_error,
-    grpc_address,
-    target_scheme,
-)
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
 from cstp_grpc.client.tls import channel_credentials, require_tls
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
@@ -68,7 +61,7 @@ class AsyncResponseStream:
                 raise
             if not self._closed:
                 # Closing the client cancels its calls.
-                raise client_closed_error() from None
+                raise grpc_transport.client_closed_error() from None
             raise StopAsyncIteration from None
         return require_message(answer, self._target)
 
@@ -106,14 +99,14 @@ class AsyncGrpcTransport:
         root_certificates: bytes | None,
         client_certificate: Path | None = None,
     ) -> None:
-        scheme = target_scheme(target)
+        scheme = grpc_transport.target_scheme(target)
         if scheme in {"http", "https"}:
             raise InvalidArgument.field(
                 "target", "is that of a bridge, which CstpClient calls; this client calls grpc:// and grpcs://"
             )
         self._target = target
-        self._metadata = bearer_header(token)
-        self._address = grpc_address(target)
+        self._metadata = grpc_transport.bearer_header(token)
+        self._address = grpc_transport.grpc_address(target)
         self._credentials = channel_credentials(root_certificates, client_certificate) if scheme == "grpcs" else None
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
@@ -150,9 +143,9 @@ class AsyncGrpcTransport:
     def _open(self) -> grpc.aio.Channel:
         """Return the channel. Raises Unavailable."""
         if self._closed:
-            raise client_closed_error()
+            raise grpc_transport.client_closed_error()
         if self._channel is None:
-            options = [*channel_options(self._address), *balancing_options()]
+            options = [*grpc_transport.channel_options(self._address), *grpc_transport.balancing_options()]
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(self._address, options)
             else:
@@ -174,7 +167,7 @@ class AsyncGrpcTransport:
             # Closing the channel cancels its calls, which looks like a cancellation of the waiting task; only if that
             # was cancelled itself may CancelledError leave here.
             if self._closed and not is_current_task_cancelled():
-                raise client_closed_error() from None
+                raise grpc_transport.client_closed_error() from None
             raise
 
     def _callable(self, kind: Callable[..., Any], method: RpcMethod) -> Any:
@@ -306,7 +299,7 @@ def open_async_transport(
         opened: AsyncTransport = load_folder_transport("local-async")(target, agent, config)
         return opened
     shown = None if client_certificate is None else Path(client_certificate)
-    require_tls(target_scheme(target), shown)
+    require_tls(grpc_transport.target_scheme(target), shown)
     return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=shown)
 
 

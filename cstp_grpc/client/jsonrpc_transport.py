@@ -19,14 +19,6 @@ from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.common.spans import outgoing_trace
 from cstp_grpc.contract import errors, json_codec
-from cstp_grpc.contract.errors import (
-    REQUEST_ID,
-    BlockingGuardrail,
-    CstpError,
-    FieldViolation,
-    InvalidArgument,
-    ServerUnreachable,
-)
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_class_for_http_status, error_for_reason, reason_for_json_rpc_code
 
@@ -91,7 +83,7 @@ def encode_call(method: RpcMethod, request: Message, call_id: int) -> bytes:
     try:
         params = json_codec.to_json(request)
     except ValueError as error:
-        raise InvalidArgument(f"{method.name}: {error}") from error
+        raise errors.InvalidArgument(f"{method.name}: {error}") from error
     return json.dumps({"jsonrpc": "2.0", "id": call_id, "method": method.name, "params": params}).encode()
 
 
@@ -121,7 +113,7 @@ def jsonrpc_url(target: str) -> SplitResult:
     """Return the URL to post to: the target's with /cstp appended. Raises InvalidArgument."""
     url, _ = parse_target(target)
     if not url.hostname or url.query or url.fragment:
-        raise InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
+        raise errors.InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
     path = url.path.rstrip("/")
     return url._replace(path=path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH)
 
@@ -141,7 +133,7 @@ def send_http_request(
         raise errors.InternalError(f"The server's answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
     except (OSError, HttpProtocolError) as error:
         reason = str(error) or type(error).__name__
-        raise ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
+        raise errors.ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
 
 
 def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any]:
@@ -163,7 +155,7 @@ def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any
     return result
 
 
-def error_from_http(answer: HttpResponse, where: str) -> CstpError:
+def error_from_http(answer: HttpResponse, where: str) -> errors.CstpError:
     if 300 <= answer.status < 400:
         place = answer.headers.get("location", "elsewhere")
         return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
@@ -179,7 +171,7 @@ def parse_retry_after(answer: HttpResponse) -> float | None:
     return retry_wait_seconds(float(seconds) * 1000) if seconds.isdecimal() else None
 
 
-def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = None) -> CstpError:
+def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = None) -> errors.CstpError:
     """Return the exception for a JSON-RPC error object; `retry_after` is used if the object has no delay."""
     data = error.get("data")
     details: Mapping[str, Any] = data if isinstance(data, dict) else {}
@@ -191,13 +183,15 @@ def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = Non
         str(error.get("message", "")),
         metadata=error_metadata(details),
         violations=[
-            FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
+            errors.FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
             for item in found
             if GUARDRAIL_ID_KEY not in item
         ],
         retry_after=retry_after if wait is None else wait,
         blocks=[
-            BlockingGuardrail(str(item[GUARDRAIL_ID_KEY]), str(item.get("name", "")), str(item.get("message", "")))
+            errors.BlockingGuardrail(
+                str(item[GUARDRAIL_ID_KEY]), str(item.get("name", "")), str(item.get("message", ""))
+            )
             for item in found
             if GUARDRAIL_ID_KEY in item
         ],
@@ -212,6 +206,6 @@ def error_metadata(details: Mapping[str, Any]) -> dict[str, str]:
     """Return the metadata of an error's data, including the request id."""
     named = details.get("metadata")
     found = {str(key): str(value) for key, value in named.items()} if isinstance(named, dict) else {}
-    if request_id := details.get(REQUEST_ID):
-        found[REQUEST_ID] = str(request_id)
+    if request_id := details.get(errors.REQUEST_ID):
+        found[errors.REQUEST_ID] = str(request_id)
     return found

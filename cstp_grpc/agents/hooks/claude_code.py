@@ -9,30 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cstp_grpc.agents.hooks import tool_rules
 from cstp_grpc.agents.hooks.claude_format import MOMENTS, agent_timeout, group_hooks, read_payload, write_nested_answer
 from cstp_grpc.agents.hooks.model import HookHost, Settings
-from cstp_grpc.agents.hooks.tool_rules import (
-    POWERSHELL,
-    command_rules,
-    editing_rules,
-    other_rules,
-    own_mcp_rules,
-    reading_rules,
-)
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *command_rules("Bash"),
-        *command_rules("PowerShell", **POWERSHELL),
-        *reading_rules("Read {file_path}", ["file_path"], "Read"),
-        *reading_rules("Search {path} for {pattern}", ["path", "glob"], "Grep"),
-        *editing_rules("Edit {file_path}", "file_path", "Edit", "MultiEdit"),
-        *editing_rules("Write {file_path}", "file_path", "Write"),
-        *editing_rules("Edit {notebook_path}", "notebook_path", "NotebookEdit"),
-        *own_mcp_rules("mcp__cstp__{}"),
+        *tool_rules.command_rules("Bash"),
+        *tool_rules.command_rules("PowerShell", **tool_rules.POWERSHELL),
+        *tool_rules.reading_rules("Read {file_path}", ["file_path"], "Read"),
+        *tool_rules.reading_rules("Search {path} for {pattern}", ["path", "glob"], "Grep"),
+        *tool_rules.editing_rules("Edit {file_path}", "file_path", "Edit", "MultiEdit"),
+        *tool_rules.editing_rules("Write {file_path}", "file_path", "Write"),
+        *tool_rules.editing_rules("Edit {notebook_path}", "notebook_path", "NotebookEdit"),
+        *tool_rules.own_mcp_rules("mcp__cstp__{}"),
         # The plugin's server has the plugin's name before its own.
-        *own_mcp_rules("mcp__plugin_cstp_cstp__{}"),
-        *other_rules("mcp__*"),
+        *tool_rules.own_mcp_rules("mcp__plugin_cstp_cstp__{}"),
+        *tool_rules.other_rules("mcp__*"),
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|PowerShell|Read|Grep|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"

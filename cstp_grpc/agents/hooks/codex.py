@@ -9,20 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.claude_format import (
-    BLOCKING_EXIT,
-    agent_timeout,
-    find_patched_files,
-    group_hooks,
-    moments_without,
-    read_payload,
-    read_text,
-    write_nested_answer,
-)
+from cstp_grpc.agents.hooks import claude_format
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, Settings
 from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules
 
-MOMENTS: Final = moments_without("PostToolUseFailure")
+MOMENTS: Final = claude_format.moments_without("PostToolUseFailure")
 PATCH_TOOL: Final = "apply_patch"
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
@@ -38,11 +29,13 @@ CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
     """Return the event of a payload. Raises ValueError for an invalid payload."""
-    event = read_payload(payload, project_folder, moments=MOMENTS)
+    event = claude_format.read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool != PATCH_TOOL:
         return event
     # The patch itself is the argument `command`.
-    files = find_patched_files(read_text(event.arguments, "command"), read_text(payload, "cwd") or "/")
+    files = claude_format.find_patched_files(
+        claude_format.read_text(event.arguments, "command"), claude_format.read_text(payload, "cwd") or "/"
+    )
     return event._replace(arguments={**event.arguments, "files": files})
 
 
@@ -50,14 +43,14 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Codex reads it; it denies instead of asking."""
     if answer.decision is HookDecision.ASK:
         answer = answer._replace(decision=HookDecision.DENY)
-    return write_nested_answer(event, answer)
+    return claude_format.write_nested_answer(event, answer)
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
-    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    hook = {"type": "command", "command": command, "timeout": claude_format.agent_timeout(seconds)}
+    judging = {**hook, "command": f"{command} {claude_format.BLOCKING_EXIT}"}
     matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
-    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
+    return claude_format.group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 CODEX: Final = HookHost(

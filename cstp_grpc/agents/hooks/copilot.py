@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cstp_grpc.agents.hooks import tool_rules
 from cstp_grpc.agents.hooks.claude_format import (
     BLOCKING_EXIT,
     agent_timeout,
@@ -22,14 +23,6 @@ from cstp_grpc.agents.hooks.claude_format import (
     write_nested_answer,
 )
 from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import (
-    POWERSHELL,
-    command_rules,
-    editing_rules,
-    own_mcp_rules,
-    reading_rules,
-    unasked_rules,
-)
 
 MOMENTS: Final = moments_without("Stop")
 """The end of a turn is left out: its payload lacks the agent's message."""
@@ -91,13 +84,13 @@ DELEGATES: Final = ("Agent", "Task", "task", "runSubagent", "search_subagent", "
 """Tools that start other agents, whose own calls are checked."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *command_rules(*SHELLS),
-        *command_rules("powershell", **POWERSHELL),
-        *reading_rules("Read {files}", ["files", "glob", "includePattern"], *FILE_READERS),
-        *editing_rules("Edit {files}", "files", *EDITORS),
-        *unasked_rules(*READERS, *DELEGATES),
-        *own_mcp_rules("cstp-{}"),
-        *own_mcp_rules("mcp_cstp_{}"),
+        *tool_rules.command_rules(*SHELLS),
+        *tool_rules.command_rules("powershell", **tool_rules.POWERSHELL),
+        *tool_rules.reading_rules("Read {files}", ["files", "glob", "includePattern"], *FILE_READERS),
+        *tool_rules.editing_rules("Edit {files}", "files", *EDITORS),
+        *tool_rules.unasked_rules(*READERS, *DELEGATES),
+        *tool_rules.own_mcp_rules("cstp-{}"),
+        *tool_rules.own_mcp_rules("mcp_cstp_{}"),
         # All others are checked by their names and arguments.
     ]
 }

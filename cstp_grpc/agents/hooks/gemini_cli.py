@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.claude_format import (
-    BLOCKING_EXIT,
-    PERMISSIONS,
-    agent_timeout,
-    derive_call_id,
-    group_hooks,
-    read_payload,
-    read_text,
-)
+from cstp_grpc.agents.hooks import claude_format
 from cstp_grpc.agents.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules, reading_rules
@@ -63,20 +55,22 @@ ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
     """Return the event of a payload. Raises ValueError for an invalid payload."""
-    event = read_payload(payload, project_folder, moments=MOMENTS)
+    event = claude_format.read_payload(payload, project_folder, moments=MOMENTS)
     if event.moment is HookMoment.TURN_ENDED:
-        return event._replace(last_message=read_text(payload, "prompt_response"), prompt="")
+        return event._replace(last_message=claude_format.read_text(payload, "prompt_response"), prompt="")
     if not event.tool:
         return event
     arguments = dict(event.arguments)
-    if event.tool in EDITORS and (path := read_text(arguments, PATH_ARGUMENT)):
+    if event.tool in EDITORS and (path := claude_format.read_text(arguments, PATH_ARGUMENT)):
         # A relative path starts at the session's folder, which may be below the root of the project.
-        arguments[PATH_ARGUMENT] = str(Path(read_text(payload, "cwd") or "/", path))
+        arguments[PATH_ARGUMENT] = str(Path(claude_format.read_text(payload, "cwd") or "/", path))
     response = payload.get("tool_response")
     return event._replace(
         tool=event.tool + FOREIGN_NOTE if imitates_own_tool(payload, event.tool) else event.tool,
         arguments=arguments,
-        call_id=derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments),
+        call_id=claude_format.derive_call_id(
+            claude_format.read_text(payload, "session_id"), event.tool, event.arguments
+        ),
         failed=isinstance(response, dict) and bool(response.get("error")),
     )
 
@@ -91,8 +85,8 @@ def imitates_own_tool(payload: Mapping[str, Any], tool: str) -> bool:
         return tool.startswith(OWN_TOOLS)
     given = server.get("args")
     words = [word for word in given if isinstance(word, str)] if isinstance(given, list) else []
-    command = read_text(server, "command")
-    url = read_text(server, "url") or read_text(server, "tcp")
+    command = claude_format.read_text(server, "command")
+    url = claude_format.read_text(server, "url") or claude_format.read_text(server, "tcp")
     return not is_own_server([command, *words] if command else [], url)
 
 
@@ -100,8 +94,8 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Gemini CLI reads it; an empty object for an empty answer."""
     written: dict[str, Any] = {}
     notices = [answer.notice]
-    if event.moment is HookMoment.BEFORE_TOOL and answer.decision in PERMISSIONS:
-        written = {"decision": PERMISSIONS[answer.decision], "reason": answer.reason}
+    if event.moment is HookMoment.BEFORE_TOOL and answer.decision in claude_format.PERMISSIONS:
+        written = {"decision": claude_format.PERMISSIONS[answer.decision], "reason": answer.reason}
         if answer.decision is HookDecision.ASK:
             # A question shows the user only this text.
             notices.append(answer.reason)
@@ -116,11 +110,11 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     # Other agents count seconds.
-    timeout = agent_timeout(seconds) * 1000
+    timeout = claude_format.agent_timeout(seconds) * 1000
     hook = {"name": "cstp", "type": "command", "command": command, "timeout": timeout}
-    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    judging = {**hook, "command": f"{command} {claude_format.BLOCKING_EXIT}"}
     matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
-    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
+    return claude_format.group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 GEMINI_CLI: Final = HookHost(

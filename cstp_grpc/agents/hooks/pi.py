@@ -11,17 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from cstp_grpc.agents.hooks import tool_rules
 from cstp_grpc.agents.hooks.claude_format import moments_without, read_payload, read_text
 from cstp_grpc.agents.hooks.model import HookEvent
 from cstp_grpc.agents.hooks.plugin_text import plugin_host
-from cstp_grpc.agents.hooks.tool_rules import (
-    POWERSHELL,
-    command_rules,
-    editing_rules,
-    own_mcp_rules,
-    reading_rules,
-    unasked_rules,
-)
 
 MOMENTS: Final = moments_without("Stop")
 EDITORS: Final = ("edit", "write")
@@ -30,12 +23,12 @@ UNASKED: Final = ("find", "ls", "codemode", "tool_search")
 """Tools that change nothing outside of the session, and `codemode`, whose scripts can only call tools."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *command_rules("bash"),
-        *command_rules("powershell", **POWERSHELL),
-        *reading_rules("Read {path}", ["path", "glob"], *FILE_READERS),
-        *editing_rules("Edit {path}", "path", *EDITORS),
-        *unasked_rules(*UNASKED),
-        *own_mcp_rules("mcp__cstp__{}"),
+        *tool_rules.command_rules("bash"),
+        *tool_rules.command_rules("powershell", **tool_rules.POWERSHELL),
+        *tool_rules.reading_rules("Read {path}", ["path", "glob"], *FILE_READERS),
+        *tool_rules.editing_rules("Edit {path}", "path", *EDITORS),
+        *tool_rules.unasked_rules(*UNASKED),
+        *tool_rules.own_mcp_rules("mcp__cstp__{}"),
         # All others, such as MCP tools, are checked by their names and arguments.
     ]
 }

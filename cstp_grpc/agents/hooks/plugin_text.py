@@ -7,27 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cstp_grpc.agents.hooks import model
 from cstp_grpc.agents.hooks.claude_format import agent_timeout
-from cstp_grpc.agents.hooks.model import (
-    PLUGIN_MARK,
-    HookAnswer,
-    HookDecision,
-    HookEvent,
-    HookHost,
-    HookMoment,
-    ReadEvent,
-)
 
 
 def plugin_host(
     file: str,
-    read_event: ReadEvent,
+    read_event: model.ReadEvent,
     tools: Mapping[str, Any],
     settings_files: Mapping[str, str],
     *,
     unasked: Sequence[str],
     editors: Sequence[str],
-) -> HookHost:
+) -> model.HookHost:
     """Return the host of an agent that runs the plugin in a file of this package.
 
     The plugin contains the tools that are not asked about, and those that edit files.
@@ -42,9 +34,9 @@ def plugin_host(
         }
         lines = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in constants.items())
         process, plugin = (Path(__file__).with_name(name).read_text() for name in ("plugin_process.js", file))
-        return f"{PLUGIN_MARK}{lines}{process}\n{plugin}"
+        return f"{model.PLUGIN_MARK}{lines}{process}\n{plugin}"
 
-    return HookHost(
+    return model.HookHost(
         read_event,
         write_plugin_answer,
         tools,
@@ -55,8 +47,8 @@ def plugin_host(
     )
 
 
-def write_plugin_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+def write_plugin_answer(event: model.HookEvent, answer: model.HookAnswer) -> dict[str, Any]:
     """Return an answer as a plugin reads it; it denies instead of asking."""
-    if event.moment is HookMoment.BEFORE_TOOL and answer.decision is not HookDecision.NONE:
+    if event.moment is model.HookMoment.BEFORE_TOOL and answer.decision is not model.HookDecision.NONE:
         return {"decision": "deny", "reason": answer.reason}
     return {"context": answer.context} if answer.context else {}

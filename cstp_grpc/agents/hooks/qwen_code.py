@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.claude_format import (
-    BLOCKING_EXIT,
-    MOMENTS,
-    agent_timeout,
-    group_hooks,
-    read_payload,
-    write_nested_answer,
-)
+from cstp_grpc.agents.hooks import claude_format
 from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules, reading_rules
 
@@ -39,21 +32,21 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Qwen Code reads it; its model gets context after a tool, not before."""
     if event.moment is HookMoment.BEFORE_TOOL:
         answer = answer._replace(context="")
-    written = write_nested_answer(event, answer)
+    written = claude_format.write_nested_answer(event, answer)
     if event.moment is HookMoment.AFTER_TOOL and answer.context:
         written["hookSpecificOutput"] = {"hookEventName": event.name, "additionalContext": answer.context}
     return written
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
-    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
-    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    hook = {"type": "command", "command": command, "timeout": claude_format.agent_timeout(seconds)}
+    judging = {**hook, "command": f"{command} {claude_format.BLOCKING_EXIT}"}
     matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
-    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
+    return claude_format.group_hooks(claude_format.MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 QWEN_CODE: Final = HookHost(
-    read_payload,
+    claude_format.read_payload,
     write_answer,
     TOOLS,
     {"user": "~/.qwen/settings.json", "project": ".qwen/settings.json"},

@@ -13,15 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from cstp_grpc.core.audit.checkpoints import Checkpoint, CheckpointStatement, SignedHead, UnchainedEntries
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_entry, stored_content_hash
 from cstp_grpc.core.audit.sql_tables import CHAIN_COLUMNS, audit_checkpoint_heads, audit_checkpoints, audit_entries
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-)
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 
 if TYPE_CHECKING:
@@ -92,20 +85,22 @@ class SqlCheckpointStore:
             unit_of_work.execute(insert(audit_checkpoint_heads), rows)
         return checkpoint
 
-    def page(self, request: PageRequest) -> Page[Checkpoint]:
+    def page(self, request: pagination.PageRequest) -> pagination.Page[Checkpoint]:
         """Return checkpoints, latest first. Raises InvalidArgument for a token of another listing, and QueryFailed."""
         columns = audit_checkpoints.c
         query = select(columns.number, columns.statement, columns.signature).order_by(desc(columns.number))
         if request.token:
-            (number,) = decode_page_token(request.token, "checkpoints", (int,))
+            (number,) = pagination.decode_page_token(request.token, "checkpoints", (int,))
             query = query.where(columns.number < number)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query.limit(request.limit + 1)).all()
         shown = rows[: request.limit]
-        shown = shown[: count_within_budget(shown, lambda row: estimate_message_bytes([row.statement]))]
+        shown = shown[
+            : pagination.count_within_budget(shown, lambda row: pagination.estimate_message_bytes([row.statement]))
+        ]
         items = tuple(Checkpoint(row.statement, bytes(row.signature)) for row in shown)
-        token = encode_page_token("checkpoints", (shown[-1].number,)) if len(rows) > len(shown) else ""
-        return Page(items, token)
+        token = pagination.encode_page_token("checkpoints", (shown[-1].number,)) if len(rows) > len(shown) else ""
+        return pagination.Page(items, token)
 
     def count_entries(self) -> int:
         """Return about how many entries the trail has: how many ids were given. Raises QueryFailed."""

@@ -7,43 +7,36 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text
 
-from cstp_grpc.platform.storage.unit_of_work import (
-    IDENTIFIER,
-    OPTIONAL_JSON,
-    SERIAL,
-    UtcDateTime,
-    metadata,
-    partial_index,
-)
+from cstp_grpc.platform.storage import unit_of_work
 
 NOT_A_CHECK = "event <> 'guardrail_check'"
 BLOCKED = "allowed = false"
 
 audit_entries = Table(
     "audit_entries",
-    metadata,
-    Column("id", SERIAL, primary_key=True),
-    Column("timestamp", UtcDateTime, nullable=False),
+    unit_of_work.metadata,
+    Column("id", unit_of_work.SERIAL, primary_key=True),
+    Column("timestamp", unit_of_work.UtcDateTime, nullable=False),
     Column("event", Text, nullable=False),
     Column("requesting_agent", Text, nullable=False),
     Column("request_id", Text, nullable=False),
     Column("claimed_agent", Text),
     Column("action", Text),
     Column("allowed", Boolean),
-    Column("violations", OPTIONAL_JSON),
-    Column("warnings", OPTIONAL_JSON),
+    Column("violations", unit_of_work.OPTIONAL_JSON),
+    Column("warnings", unit_of_work.OPTIONAL_JSON),
     Column("evaluated", Integer, nullable=False),
     Column("rule_set_version", Text),
     Column("correlation_id", Text),
-    Column("decision_id", IDENTIFIER),
+    Column("decision_id", unit_of_work.IDENTIFIER),
     Column("error", Text),
-    Column("peers", OPTIONAL_JSON),
+    Column("peers", unit_of_work.OPTIONAL_JSON),
     Column("intent_revision", Integer),
     Column("count", Integer),
-    Column("first_at", UtcDateTime),
-    Column("last_at", UtcDateTime),
-    Column("approval_id", IDENTIFIER),
-    Column("dryrun", OPTIONAL_JSON),
+    Column("first_at", unit_of_work.UtcDateTime),
+    Column("last_at", unit_of_work.UtcDateTime),
+    Column("approval_id", unit_of_work.IDENTIFIER),
+    Column("dryrun", unit_of_work.OPTIONAL_JSON),
     # Behind the others, so that SQLite reads past it only where it is asked for.
     Column("judged", LargeBinary),
     Column("content_salt", LargeBinary),
@@ -58,12 +51,12 @@ audit_entries = Table(
     Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),
     # Guardrail checks that pass are most of the trail; the indexes that leave them out cost them nothing.
-    partial_index("correlation_id", "timestamp", "id", where="correlation_id IS NOT NULL"),
-    partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
-    partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
-    partial_index("allowed", "timestamp", "id", where=BLOCKED),
-    partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
-    partial_index("approval_id", "timestamp", "id", where="approval_id IS NOT NULL"),
+    unit_of_work.partial_index("correlation_id", "timestamp", "id", where="correlation_id IS NOT NULL"),
+    unit_of_work.partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
+    unit_of_work.partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
+    unit_of_work.partial_index("allowed", "timestamp", "id", where=BLOCKED),
+    unit_of_work.partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
+    unit_of_work.partial_index("approval_id", "timestamp", "id", where="approval_id IS NOT NULL"),
 )
 """The audit trail; triggers refuse every UPDATE but those that remove the content of an entry, and every DELETE but
 that of entries that a removed segment names. `violations`, `warnings`, `dryrun`, `peers` are NULL where empty. `judged`
@@ -72,9 +65,9 @@ NULL in entries older than the chains."""
 
 audit_guardrails = Table(
     "audit_guardrails",
-    metadata,
+    unit_of_work.metadata,
     Column("guardrail_id", Text, primary_key=True),
-    Column("timestamp", UtcDateTime, primary_key=True),
+    Column("timestamp", unit_of_work.UtcDateTime, primary_key=True),
     Column("entry_id", BigInteger, ForeignKey("audit_entries.id"), primary_key=True),
     sqlite_with_rowid=False,
 )
@@ -82,19 +75,19 @@ audit_guardrails = Table(
 
 audit_chains = Table(
     "audit_chains",
-    metadata,
+    unit_of_work.metadata,
     Column("id", Integer, primary_key=True),
     Column("nonce", Text, nullable=False),
-    Column("started_at", UtcDateTime, nullable=False),
+    Column("started_at", unit_of_work.UtcDateTime, nullable=False),
 )
 """The chains of entries, as append-only as the trail: one for a SQLite file, on PostgreSQL one for each connection of a
 writer."""
 
 audit_checkpoints = Table(
     "audit_checkpoints",
-    metadata,
+    unit_of_work.metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("signed_at", UtcDateTime, nullable=False),
+    Column("signed_at", unit_of_work.UtcDateTime, nullable=False),
     Column("last_entry_id", BigInteger, nullable=False),
     Column("statement", Text, nullable=False),
     Column("signature", LargeBinary, nullable=False),
@@ -103,7 +96,7 @@ audit_checkpoints = Table(
 
 audit_checkpoint_heads = Table(
     "audit_checkpoint_heads",
-    metadata,
+    unit_of_work.metadata,
     Column("chain_id", Integer, primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("number", Integer, ForeignKey("audit_checkpoints.number"), nullable=False),
@@ -113,7 +106,7 @@ audit_checkpoint_heads = Table(
 
 audit_segments = Table(
     "audit_segments",
-    metadata,
+    unit_of_work.metadata,
     Column("chain_id", Integer, primary_key=True),
     Column("first_position", BigInteger, primary_key=True),
     Column("last_position", BigInteger, nullable=False),

@@ -25,17 +25,8 @@ from cstp_grpc.core.audit.sql_tables import (
     audit_guardrails,
 )
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.unit_of_work import (
     CompiledStatement,
     Parameters,
@@ -139,7 +130,7 @@ class SqlAuditTrail:
         plain = self._rare_entries if is_rare else self._entries
         return RowInsertion(plain, plain.prepare(row, entry_hash))
 
-    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+    def page(self, conditions: AuditFilter, request: pagination.PageRequest) -> pagination.Page[AuditEntry]:
         """Return the matching entries, latest first; at the same instant, the later stored first.
 
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
@@ -151,8 +142,8 @@ class SqlAuditTrail:
             entries = [entry_from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(entries[:limit])
         # Cut again by bytes: a page of long actions would exceed the largest message.
-        items = items[: count_within_budget(items, estimate_entry_size)]
-        return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
+        items = items[: pagination.count_within_budget(items, estimate_entry_size)]
+        return pagination.Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
 
     def count(self, conditions: AuditFilter) -> int:
         """Return the number of matching entries. Raises QueryFailed."""
@@ -231,7 +222,7 @@ class PreparedEntry(ChainedRow):
     guardrails: list[Parameters]
 
 
-def page_query(conditions: AuditFilter, request: PageRequest) -> Select[Any]:
+def page_query(conditions: AuditFilter, request: pagination.PageRequest) -> Select[Any]:
     """Return the query of a page, starting at its token."""
     table = audit_entries.c
     columns = JUDGED_COLUMNS if conditions.with_judged else LISTED_COLUMNS
@@ -250,15 +241,15 @@ def page_query(conditions: AuditFilter, request: PageRequest) -> Select[Any]:
     if conditions.before is not None:
         query = query.where(timestamp <= conditions.before)
     if request.token:
-        microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
-        last = tuple_(from_microseconds(int(microseconds)), int(last_id))
+        microseconds, last_id = pagination.decode_page_token(request.token, conditions, (int, int))
+        last = tuple_(pagination.from_microseconds(int(microseconds)), int(last_id))
         query = query.where(tuple_(timestamp, identity) < last)
     return query.order_by(desc(timestamp), desc(identity))
 
 
 def next_page_token(last: AuditEntry, conditions: AuditFilter) -> str:
     assert last.id is not None
-    return encode_page_token(conditions, (to_microseconds(last.timestamp), last.id))
+    return pagination.encode_page_token(conditions, (pagination.to_microseconds(last.timestamp), last.id))
 
 
 def estimate_entry_size(entry: AuditEntry) -> int:
@@ -276,7 +267,7 @@ def estimate_entry_size(entry: AuditEntry) -> int:
     )
     named = (*entry.violations, *entry.warnings, *entry.dryrun, *(peer.agent for peer in entry.peers))
     judged = 0 if entry.judged is None else len(encode_judged_action(entry.judged) or b"")
-    return estimate_message_bytes((*texts, *named)) + judged
+    return pagination.estimate_message_bytes((*texts, *named)) + judged
 
 
 def encode_judged_action(action: JudgedAction) -> bytes | None:

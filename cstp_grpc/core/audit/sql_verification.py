@@ -9,28 +9,11 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from cstp_grpc.core.audit import sql_tables, verification
 from cstp_grpc.core.audit.checkpoints import Checkpoint
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_chain_start
 from cstp_grpc.core.audit.segments import UNCHAINED, check_segment
 from cstp_grpc.core.audit.sql_checkpoints import UnchainedDigest, iter_entries
-from cstp_grpc.core.audit.sql_tables import (
-    audit_chains,
-    audit_checkpoints,
-    audit_guardrails,
-    audit_segments,
-    name_guardrails,
-)
-from cstp_grpc.core.audit.verification import (
-    ChainVerification,
-    Finding,
-    FindingKind,
-    KeyRing,
-    RemovedSegment,
-    UnchainedVerification,
-    VerificationReport,
-    check_entry_id,
-    verify_checkpoints,
-)
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
@@ -40,16 +23,21 @@ ROWS_TOGETHER: Final = 5000
 """How many rows of a result are fetched at once."""
 
 
-def verify_trail(database: Database, exported: Sequence[Checkpoint], keys: KeyRing) -> VerificationReport:
+def verify_trail(
+    database: Database, exported: Sequence[Checkpoint], keys: verification.KeyRing
+) -> verification.VerificationReport:
     """Verify the whole trail as it is now; `exported` are checkpoints that were kept elsewhere. Raises QueryFailed."""
-    report = VerificationReport()
+    report = verification.VerificationReport()
     for _ in iter_verification(database, exported, keys, report):
         pass
     return report
 
 
 def iter_verification(
-    database: Database, exported: Sequence[Checkpoint], keys: KeyRing, report: VerificationReport
+    database: Database,
+    exported: Sequence[Checkpoint],
+    keys: verification.KeyRing,
+    report: verification.VerificationReport,
 ) -> Generator[int, None, None]:
     """Verify the trail as `verify_trail` does, into a report; yield the number of entries that were read, again and
     again.
@@ -58,25 +46,25 @@ def iter_verification(
         stored = [
             Checkpoint(statement, bytes(signature))
             for statement, signature in unit_of_work.execute(
-                select(audit_checkpoints.c.statement, audit_checkpoints.c.signature).order_by(
-                    audit_checkpoints.c.number
+                select(sql_tables.audit_checkpoints.c.statement, sql_tables.audit_checkpoints.c.signature).order_by(
+                    sql_tables.audit_checkpoints.c.number
                 )
             )
         ]
-        signed = verify_checkpoints(stored, exported, keys, report)
+        signed = verification.verify_checkpoints(stored, exported, keys, report)
         segments = [read_segment(row, keys) for row in unit_of_work.execute(select_segments())]
-        chained = ChainVerification(
+        chained = verification.ChainVerification(
             dict(read_chain_starts(unit_of_work)),
             [segment for segment in segments if segment.chain_id != UNCHAINED],
             signed,
             report,
         )
         removed = [segment for segment in segments if segment.chain_id == UNCHAINED]
-        unchained = UnchainedVerification(UnchainedDigest(), signed.unchained, removed, report)
+        unchained = verification.UnchainedVerification(UnchainedDigest(), signed.unchained, removed, report)
         guardrails = GuardrailComparison(database, report)
         follows_chained = False
         for row in iter_entries(unit_of_work, database):
-            check_entry_id(row, report)
+            verification.check_entry_id(row, report)
             if row["chain_id"] is None:
                 unchained.add(row, follows_chained=follows_chained)
             else:
@@ -92,25 +80,27 @@ def iter_verification(
 
 def read_chain_starts(unit_of_work: UnitOfWork) -> Iterator[tuple[int, bytes]]:
     """Yield the id of each chain, and the hash that its first entry names as the one before it."""
-    for chain_id, nonce, started_at in unit_of_work.execute(select(audit_chains)):
+    for chain_id, nonce, started_at in unit_of_work.execute(select(sql_tables.audit_chains)):
         yield chain_id, hash_chain_start(chain_id, nonce, started_at)
 
 
 def select_segments() -> Any:
     """Return the query for the removed segments, in the order of their chains."""
-    return select(audit_segments).order_by(audit_segments.c.chain_id, audit_segments.c.first_position)
+    return select(sql_tables.audit_segments).order_by(
+        sql_tables.audit_segments.c.chain_id, sql_tables.audit_segments.c.first_position
+    )
 
 
-def read_segment(row: Any, keys: KeyRing) -> RemovedSegment:
+def read_segment(row: Any, keys: verification.KeyRing) -> verification.RemovedSegment:
     """Convert the record of a removed segment, with its fault."""
-    segment = RemovedSegment(row.chain_id, row.first_position, row.last_position, bytes(row.last_hash))
+    segment = verification.RemovedSegment(row.chain_id, row.first_position, row.last_position, bytes(row.last_hash))
     return replace(segment, fault=check_segment(segment, row.statement, bytes(row.signature), keys))
 
 
 class GuardrailComparison:
     """Compares the guardrails that entries name with the table by which entries are found by them."""
 
-    def __init__(self, database: Database, report: VerificationReport) -> None:
+    def __init__(self, database: Database, report: verification.VerificationReport) -> None:
         self._database = database
         self._report = report
         self._sums: defaultdict[int, int] = defaultdict(int)
@@ -128,17 +118,17 @@ class GuardrailComparison:
                 self._compare_bucket(unit_of_work, bucket * ENTRIES_A_BUCKET)
         except (ValueError, TypeError):
             message = "the table that finds entries by guardrails contains values that no server writes"
-            self._report.add(Finding(FindingKind.GUARDRAILS, message))
+            self._report.add(verification.Finding(verification.FindingKind.GUARDRAILS, message))
 
     def _subtract_table(self, unit_of_work: UnitOfWork) -> None:
-        table = audit_guardrails.c
+        table = sql_tables.audit_guardrails.c
         query = select(table.guardrail_id, table.timestamp, table.entry_id)
         with unit_of_work.execute(query.execution_options(yield_per=ROWS_TOGETHER)) as result:
             for guardrail_id, timestamp, entry_id in result:
                 self._sums[entry_id // ENTRIES_A_BUCKET] -= hash((guardrail_id, timestamp, entry_id))
 
     def _compare_bucket(self, unit_of_work: UnitOfWork, first_id: int) -> None:
-        table = audit_guardrails.c
+        table = sql_tables.audit_guardrails.c
         last_id = first_id + ENTRIES_A_BUCKET - 1
         stored = iter_entries(unit_of_work, self._database, first_id=first_id, last_id=last_id)
         named = {each for row in stored for each in self._name_guardrails(row)}
@@ -146,12 +136,12 @@ class GuardrailComparison:
         found = {tuple(row) for row in unit_of_work.execute(query.where(table.entry_id.between(first_id, last_id)))}
         for guardrail_id, _, entry_id in sorted(named ^ found):
             message = f"entry {entry_id} is not found by its guardrail {guardrail_id} as it should be"
-            self._report.add(Finding(FindingKind.GUARDRAILS, message, entry_id))
+            self._report.add(verification.Finding(verification.FindingKind.GUARDRAILS, message, entry_id))
 
     def _name_guardrails(self, row: EntryRow) -> list[tuple[str, Any, int]]:
         try:
-            return name_guardrails(row)
+            return sql_tables.name_guardrails(row)
         except TypeError:
             message = f"entry {row['id']} has other things than the names of guardrails"
-            self._report.add(Finding(FindingKind.GUARDRAILS, message, row["id"]))
+            self._report.add(verification.Finding(verification.FindingKind.GUARDRAILS, message, row["id"]))
             return []

@@ -15,15 +15,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails import cel_text, cel_variables
-from cstp_grpc.core.guardrails.cel_cost import (
-    MAX_STEPS,
-    RELATED_FUNCTION,
-    SHARED_STEPS,
-    UnknownCost,
-    ValueSize,
-    estimate_cost,
-)
+from cstp_grpc.core.guardrails import cel_cost, cel_text, cel_variables
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
 from cstp_grpc.core.guardrails.cel_variables import STAKES_ORDER
@@ -122,11 +114,11 @@ class CelProgram:
             return
         try:
             self.tree = read_syntax_tree(self.program.serialize())
-            if self._steps_at(SMALL_SIZE) > MAX_STEPS:
+            if self._steps_at(SMALL_SIZE) > cel_cost.MAX_STEPS:
                 raise RuleExpressionError(
-                    f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
+                    f"may take more than {cel_cost.MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
                 )
-        except (UnknownCost, ValueError) as error:
+        except (cel_cost.UnknownCost, ValueError) as error:
             raise RuleExpressionError(f"has an unbounded cost: it uses {error}") from None
 
     @cached_property
@@ -139,22 +131,24 @@ class CelProgram:
         # Halved instead of searched: within a factor of two is close enough, and this runs for each rule at the start.
         size = LARGEST_SIZE
         if not self._growing:
-            return size if self._steps_at(size) <= SHARED_STEPS else 0
-        while size and self._steps_at(size) > SHARED_STEPS:
+            return size if self._steps_at(size) <= cel_cost.SHARED_STEPS else 0
+        while size and self._steps_at(size) > cel_cost.SHARED_STEPS:
             size //= 2
         return size
 
-    def estimate_steps(self, sizes: Mapping[str, ValueSize]) -> int:
-        return estimate_cost(self.tree, sizes).steps
+    def estimate_steps(self, sizes: Mapping[str, cel_cost.ValueSize]) -> int:
+        return cel_cost.estimate_cost(self.tree, sizes).steps
 
     def _steps_at(self, size: int) -> int:
         """Return the maximum number of steps if each variable has `size` values and characters.
 
         A character has up to four bytes.
         """
-        return self.estimate_steps(dict.fromkeys(self._growing, ValueSize(size, 4 * size)))
+        return self.estimate_steps(dict.fromkeys(self._growing, cel_cost.ValueSize(size, 4 * size)))
 
-    def evaluate(self, bound: CelActivation, sizes: Mapping[str, ValueSize], most: int = MAX_STEPS) -> object:
+    def evaluate(
+        self, bound: CelActivation, sizes: Mapping[str, cel_cost.ValueSize], most: int = cel_cost.MAX_STEPS
+    ) -> object:
         """Return the value of the expression as JSON, an instant or a duration.
 
         Raises CelEvaluationError, also if variables of these sizes may take more than `most` steps.
@@ -409,7 +403,7 @@ def related_declaration() -> cel.FunctionDecl:
         is_member=True,
         impl=count_recent,
     )
-    return cel.FunctionDecl(RELATED_FUNCTION, [overload])
+    return cel.FunctionDecl(cel_cost.RELATED_FUNCTION, [overload])
 
 
 @cache

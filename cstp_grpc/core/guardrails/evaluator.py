@@ -13,6 +13,7 @@ from typing import Any
 from cstp_grpc.common.unicode_text import cut_line, fold_name
 from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
 from cstp_grpc.core.commands.model import NO_INVOCATION
+from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEvaluationError, environment_for
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
@@ -34,19 +35,6 @@ from cstp_grpc.core.guardrails.fact_readers import CODE_READERS, FACT_READERS
 from cstp_grpc.core.guardrails.guardrail_compiler import GuardrailCompiler, describe_missing_input, input_names_of
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
 from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, InputValueError, check_context_bounds
-from cstp_grpc.core.guardrails.model import (
-    EVALUATION_ERROR,
-    UNDECLARED_INPUT,
-    UNDECLARED_INPUT_ID,
-    UNKNOWN_ACTION,
-    UNKNOWN_ACTION_ID,
-    Action,
-    Guardrail,
-    InputDeclaration,
-    RuleSet,
-    Verdict,
-    Violation,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ MAX_NAMED_INPUTS = 5
 class UnknownInputReporter:
     """Reports undeclared keys and missing inputs of an action; `inputs` are those that the guardrails read."""
 
-    def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[InputDeclaration]) -> None:
+    def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[model.InputDeclaration]) -> None:
         self._names = frozenset(each.name for each in inputs)
         self._undeclared = REACTION_SEVERITIES[policy.undeclared]
         severity = REACTION_SEVERITIES[policy.unknown_action]
@@ -89,8 +77,8 @@ class UnknownInputReporter:
         return not names
 
     def find_violations(
-        self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[Violation] = ()
-    ) -> list[Violation]:
+        self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[model.Violation] = ()
+    ) -> list[model.Violation]:
         """Return the violations and warnings for an action that violates the `judged` guardrails."""
         found = []
         if ignored and self._undeclared is not None:
@@ -106,30 +94,30 @@ class UnknownInputReporter:
         return found
 
 
-def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
+def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> model.Violation:
     named = [
         f"{each.name} (did you mean {each.closest}?)" if each.closest else each.name
         for each in ignored[:MAX_NAMED_INPUTS]
     ]
     more = f" and {len(ignored) - MAX_NAMED_INPUTS} more" if len(ignored) > MAX_NAMED_INPUTS else ""
-    return Violation(
-        UNDECLARED_INPUT_ID,
+    return model.Violation(
+        model.UNDECLARED_INPUT_ID,
         "Undeclared Input",
         f"No guardrail declares {', '.join(named)}{more}",
         severity,
         "Use the names of declared inputs, or leave these keys out",
-        UNDECLARED_INPUT,
+        model.UNDECLARED_INPUT,
     )
 
 
-def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Severity) -> Violation:
-    return Violation(
-        UNKNOWN_ACTION_ID,
+def unknown_action_violation(inputs: Sequence[model.InputDeclaration], severity: Severity) -> model.Violation:
+    return model.Violation(
+        model.UNKNOWN_ACTION_ID,
         "Unknown Action",
         "The action states none of the inputs that guardrails read, so they evaluated assumed values",
         severity,
         "State the inputs that describe the action",
-        UNKNOWN_ACTION,
+        model.UNKNOWN_ACTION,
         tuple(map(describe_missing_input, inputs)),
     )
 
@@ -146,8 +134,8 @@ class PreparedAction:
     `resolved` is the action with declared names for other spellings; `apart` is as `EvaluationPlan` finds it.
     """
 
-    action: Action
-    resolved: Action
+    action: model.Action
+    resolved: model.Action
     rules: Mapping[str, CompiledGuardrail]
     values: Mapping[str, object]
     bound: CelActivation
@@ -161,7 +149,10 @@ class GuardrailEvaluator:
     """
 
     def __init__(
-        self, rule_set: RuleSet, policy: UnknownInputPolicy = ALLOW_UNKNOWN, server_keys: frozenset[str] = frozenset()
+        self,
+        rule_set: model.RuleSet,
+        policy: UnknownInputPolicy = ALLOW_UNKNOWN,
+        server_keys: frozenset[str] = frozenset(),
     ) -> None:
         self._inputs = rule_set.inputs
         self._version = rule_set.version
@@ -204,11 +195,11 @@ class GuardrailEvaluator:
         # A plan for everything asks every program for its bounds, which it then keeps.
         make_plan([batch for group in self._groups for batch in group], self._inputs)
 
-    def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
+    def find_history_queries(self, action: model.Action) -> Sequence[HistoryQuery]:
         selected = self._selector.select(action, self._selector.period(action.now))
         return self._plan_of(selected).history
 
-    def evaluate(self, action: Action) -> Verdict:
+    def evaluate(self, action: model.Action) -> model.Verdict:
         """Return the verdict on an action.
 
         Raises InvalidArgument if the context is nested too deeply or too large.
@@ -230,7 +221,7 @@ class GuardrailEvaluator:
             return self._clear_verdict_of(concerning, period, assumed, is_informed)
         return self._make_verdict(concerning, period, assumed, is_informed, matched, ignored)
 
-    def prepare(self, action: Action) -> PreparedAction:
+    def prepare(self, action: model.Action) -> PreparedAction:
         """Return an action with the inputs of guardrails, to evaluate them one by one.
 
         Raises InvalidArgument as `evaluate` does.
@@ -243,7 +234,7 @@ class GuardrailEvaluator:
         apart = plan.find_apart_rules(values, resolved, size)
         return PreparedAction(action, resolved, rules, values, self._environment.bind(values), apart)
 
-    def evaluate_rule(self, prepared: PreparedAction, rule: CompiledGuardrail) -> Violation | None:
+    def evaluate_rule(self, prepared: PreparedAction, rule: CompiledGuardrail) -> model.Violation | None:
         """Return the violation of a guardrail that matches or cannot be evaluated, as `evaluate` finds it."""
         apart = prepared.apart.get(rule.guardrail.id)
         return self._evaluate_alone(rule, prepared.bound, prepared.values, prepared.resolved, apart)
@@ -255,11 +246,11 @@ class GuardrailEvaluator:
             raise CelEvaluationError(str(error)) from None
         return program.evaluate(prepared.bound, measure_sizes(prepared.values))
 
-    def find_given_key(self, action: Action, name: str) -> str | None:
+    def find_given_key(self, action: model.Action, name: str) -> str | None:
         """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
         return self._names.find_given_key(action.context, name)
 
-    def _resolve(self, action: Action) -> tuple[Action, int, tuple[IgnoredInput, ...]]:
+    def _resolve(self, action: model.Action) -> tuple[model.Action, int, tuple[IgnoredInput, ...]]:
         """Return an action with declared names for other spellings, its size, and the keys that no guardrail knows.
 
         Raises InvalidArgument if the context is nested too deeply or too large.
@@ -287,7 +278,7 @@ class GuardrailEvaluator:
         return action, size, ignored
 
     def _find_matches(
-        self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
+        self, plan: EvaluationPlan, values: Mapping[str, object], action: model.Action, size: int
     ) -> list[MatchedRule]:
         """Return the guardrails that match or cannot be evaluated; `size` is that of the context and defaults."""
         apart = plan.find_apart_rules(values, action, size) if plan.may_need_apart(size) else NOTHING_APART
@@ -324,11 +315,11 @@ class GuardrailEvaluator:
         is_informed: bool,
         matched: Sequence[MatchedRule] = (),
         ignored: tuple[IgnoredInput, ...] = (),
-    ) -> Verdict:
+    ) -> model.Verdict:
         """Return a verdict with the guardrails that fired and the inputs that the action leaves unknown."""
-        violations: list[Violation] = []
-        warnings: list[Violation] = []
-        dryrun: list[Violation] = []
+        violations: list[model.Violation] = []
+        warnings: list[model.Violation] = []
+        dryrun: list[model.Violation] = []
         # Groups are evaluated one after another; answers keep the order of the rule set.
         for rule, violation in sorted(matched, key=lambda each: each[0].position):
             if rule.guardrail.enforcement is Enforcement.DRYRUN:
@@ -337,7 +328,7 @@ class GuardrailEvaluator:
                 (warnings if violation.severity is Severity.WARN else violations).append(violation)
         for violation in self._reporter_of(groups).find_violations(ignored, is_informed, violations):
             (warnings if violation.severity is Severity.WARN else violations).append(violation)
-        return Verdict(
+        return model.Verdict(
             tuple(violations),
             tuple(warnings),
             self._selector.counts[period],
@@ -353,9 +344,9 @@ class GuardrailEvaluator:
         rule: CompiledGuardrail,
         bound: CelActivation,
         values: Mapping[str, object],
-        action: Action,
+        action: model.Action,
         error: CelEvaluationError | None,
-    ) -> Violation | None:
+    ) -> model.Violation | None:
         """Return the violation of a guardrail that matches or cannot be evaluated; `error` is known beforehand."""
         try:
             if error is not None:
@@ -368,8 +359,8 @@ class GuardrailEvaluator:
             return rule.with_missing_inputs(violation, action) if lacks_input else violation
 
     def _violation_of_match(
-        self, rule: CompiledGuardrail, bound: CelActivation, values: Mapping[str, object], action: Action
-    ) -> Violation:
+        self, rule: CompiledGuardrail, bound: CelActivation, values: Mapping[str, object], action: model.Action
+    ) -> model.Violation:
         violation = rule.with_missing_inputs(rule.violation, action)
         if rule.message is None and rule.suggestion is None:
             return violation
@@ -381,7 +372,7 @@ class GuardrailEvaluator:
             suggestion=rule.suggestion.render(bound, sizes, explain) if rule.suggestion else violation.suggestion,
         )
 
-    def explain_error(self, error: CelEvaluationError, action: Action) -> str:
+    def explain_error(self, error: CelEvaluationError, action: model.Action) -> str:
         if error.variable is None:
             return error.message
         # The variable of answers about the past is ours; rules name what they have in common with the action.
@@ -389,23 +380,25 @@ class GuardrailEvaluator:
         read = error.variable if scopes is None else describe_history(scopes)
         return f"{read} {self._fault(error.variable, action)}"
 
-    def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
+    def _error_violation(
+        self, guardrail: model.Guardrail, error: CelEvaluationError, action: model.Action
+    ) -> model.Violation:
         reason = self.explain_error(error, action)
         if error.variable is None:
             suggestion = f"Check the inputs of the guardrail: {', '.join(sorted(guardrail.when.values))}"
         else:
             suggestion = self._remedy(error.variable, action)
-        return Violation(
+        return model.Violation(
             guardrail.id,
             guardrail.name,
             f"Cannot be evaluated: {reason}",
             guardrail.severity,
             suggestion,
-            EVALUATION_ERROR,
+            model.EVALUATION_ERROR,
             approvers=guardrail.approvers,
         )
 
-    def _fault(self, name: str, action: Action) -> str:
+    def _fault(self, name: str, action: model.Action) -> str:
         try:
             if name.startswith(CONTEXT_PREFIX):
                 declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
@@ -419,7 +412,7 @@ class GuardrailEvaluator:
             return str(error)
         return "is missing and has no default" if name.startswith("context.") else "is missing"
 
-    def _remedy(self, name: str, action: Action) -> str:
+    def _remedy(self, name: str, action: model.Action) -> str:
         if name in CODE_READERS:
             return "Make the nodes of the paths readable, or ask a person"
         if name in HISTORY_SCOPES and (missing := action.history_subject.find_missing(HISTORY_SCOPES[name])):

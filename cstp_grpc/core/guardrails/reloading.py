@@ -16,17 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from cstp_grpc.core.guardrails import rules_in_force
+from cstp_grpc.core.guardrails import rulebook, rules_in_force
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.guardrail_compiler import find_expired_guardrails
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
-from cstp_grpc.core.guardrails.rulebook import (
-    RulebookError,
-    extended_paths,
-    load_rule_set,
-    read_rulebooks,
-    rulebook_root,
-)
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, list_rulebook_files
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 
@@ -70,7 +63,7 @@ class RuleLoader:
         self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()
     ) -> rules_in_force.LoadedRules:
         """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
-        rule_set = load_rule_set(self.path, files, unreadable, self._disabled)
+        rule_set = rulebook.load_rule_set(self.path, files, unreadable, self._disabled)
         now = self.clock()
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
@@ -122,10 +115,10 @@ class RulebookReloader:
     def _reload(self, *, is_requested: bool) -> Mapping[Path, FileStamp]:
         """Read the files, load them if they are others, and return their stamps."""
         # Twice: only the content of the files names the other files whose stamps are needed.
-        mentioned, _ = read_rulebooks(self._loader.path)
+        mentioned, _ = rulebook.read_rulebooks(self._loader.path)
         self._extended = self._list_extended(mentioned)
         before = self._read_stamps()
-        found, unreadable = read_rulebooks(self._loader.path)
+        found, unreadable = rulebook.read_rulebooks(self._loader.path)
         files = tuple(found)
         if self._read_stamps() != before:
             # The files may belong to two sets, as when a folder is swapped; the next look reads them again.
@@ -141,25 +134,27 @@ class RulebookReloader:
             with frequent_switches():
                 loaded = self._loader.load(files, unreadable)
             self._rules.replace(loaded)
-        except RulebookError as error:
+        except rulebook.RulebookError as error:
             self._report_failure(error)
         except Exception:
             # Shown to callers as a failed load; the thread logs it with its traceback.
-            self._report_failure(RulebookError([RulebookProblem(str(self._loader.path), 1, "rulebook", UNFORESEEN)]))
+            self._report_failure(
+                rulebook.RulebookError([RulebookProblem(str(self._loader.path), 1, "rulebook", UNFORESEEN)])
+            )
             raise
         else:
             logger.info("the rules %s are in force instead of %s", loaded.listing.version, former.listing.version)
         return before
 
-    def _report_failure(self, error: RulebookError) -> None:
+    def _report_failure(self, error: rulebook.RulebookError) -> None:
         version = self._rules.current.listing.version
         logger.warning("the rulebooks cannot be loaded, so %s stays in force:\n%s", version, error)
         problems = [rules_in_force.to_relative_problem(problem, self._loader.path) for problem in error.problems]
         self._rules.keep(rules_in_force.FailedLoad(self._loader.clock(), problems))
 
     def _list_extended(self, files: Sequence[RulebookFile]) -> frozenset[Path]:
-        root = rulebook_root(self._loader.path)
-        return frozenset(path for file in files for path in extended_paths(file, root))
+        root = rulebook.rulebook_root(self._loader.path)
+        return frozenset(path for file in files for path in rulebook.extended_paths(file, root))
 
     def _read_stamps(self) -> Mapping[Path, FileStamp]:
         """Return the stamps of all files that the rules come from.

@@ -13,16 +13,8 @@ from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import SERVER_AGENTS, Permission
 from cstp_grpc.contract.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.core.tokens import model
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
-from cstp_grpc.core.tokens.model import (
-    AgentToken,
-    TokenFilter,
-    TokenIdentity,
-    is_name,
-    make_secret,
-    make_token_id,
-    token_digest,
-)
 from cstp_grpc.core.tokens.sql_store import SqlTokenStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -48,7 +40,7 @@ class TokenLifetimes:
 class NewToken:
     """A token that was just made, with its secret, which is kept nowhere."""
 
-    token: AgentToken
+    token: model.AgentToken
     secret: str
 
 
@@ -91,12 +83,12 @@ class TokenAdministration:
 
         Raises PermissionDenied, Conflict, InvalidArgument and Unavailable.
         """
-        if agent in SERVER_AGENTS or not is_name(agent):
+        if agent in SERVER_AGENTS or not model.is_name(agent):
             raise InvalidArgument.field("agent", "is a name that no token may have")
         at = self._clock()
-        token = AgentToken(
-            id=make_token_id(),
-            identity=TokenIdentity(agent, permissions, caller.tenant),
+        token = model.AgentToken(
+            id=model.make_token_id(),
+            identity=model.TokenIdentity(agent, permissions, caller.tenant),
             created_by=caller.agent,
             created_at=at,
             expires_at=self._end_of_token(at, expires_at, self._lifetimes.default),
@@ -113,13 +105,13 @@ class TokenAdministration:
         Raises NotFound, PermissionDenied, Conflict, InvalidArgument and Unavailable.
         """
 
-        def take_place(unit_of_work: UnitOfWork) -> AgentToken:
+        def take_place(unit_of_work: UnitOfWork) -> model.AgentToken:
             former = self._load_own(unit_of_work, token_id, caller)
             at = self._clock()
             lifetime = min(former.expires_at - former.created_at, self._lifetimes.maximum)
             return replace(
                 former,
-                id=make_token_id(),
+                id=model.make_token_id(),
                 created_by=caller.agent,
                 created_at=at,
                 expires_at=self._end_of_token(at, expires_at, lifetime),
@@ -132,10 +124,10 @@ class TokenAdministration:
 
         return self._make(caller, AuditEvent.TOKEN_ROTATED, take_place, DEFAULT_KEEP if keep is None else keep)
 
-    def revoke(self, caller: Caller, token_id: str) -> AgentToken:
+    def revoke(self, caller: Caller, token_id: str) -> model.AgentToken:
         """End a token at once, and return it. Raises NotFound and Unavailable."""
 
-        def job(unit_of_work: UnitOfWork) -> AgentToken:
+        def job(unit_of_work: UnitOfWork) -> model.AgentToken:
             self._store.hold(unit_of_work)
             found = self._load_own(unit_of_work, token_id, caller)
             if found.revoked_at is not None:
@@ -158,9 +150,9 @@ class TokenAdministration:
         *,
         with_ended: bool,
         id_prefix: str | None = None,
-    ) -> Page[AgentToken]:
+    ) -> Page[model.AgentToken]:
         """Return the tokens of the caller's tenant, the newest first. Raises InvalidArgument and QueryFailed."""
-        conditions = TokenFilter(caller.tenant, agent, None if with_ended else self._clock(), id_prefix)
+        conditions = model.TokenFilter(caller.tenant, agent, None if with_ended else self._clock(), id_prefix)
         page = self._store.page(conditions, request)
         return replace(page, items=tuple(self._with_last_use(token) for token in page.items))
 
@@ -168,14 +160,14 @@ class TokenAdministration:
         self,
         caller: Caller,
         event: AuditEvent,
-        build: Callable[[UnitOfWork], AgentToken],
+        build: Callable[[UnitOfWork], model.AgentToken],
         keep: timedelta | None = None,
     ) -> NewToken:
         """Store a token and end the one that it rotates after `keep`, or repeat an earlier request."""
-        secret = make_secret()
-        digest = token_digest(secret)
+        secret = model.make_secret()
+        digest = model.token_digest(secret)
 
-        def job(unit_of_work: UnitOfWork) -> AgentToken:
+        def job(unit_of_work: UnitOfWork) -> model.AgentToken:
             self._store.hold(unit_of_work)
             token = build(unit_of_work)
             at = self._clock()
@@ -200,7 +192,7 @@ class TokenAdministration:
         self._refresh()
         return NewToken(token, secret)
 
-    def _end_former(self, unit_of_work: UnitOfWork, token: AgentToken, at: datetime) -> None:
+    def _end_former(self, unit_of_work: UnitOfWork, token: model.AgentToken, at: datetime) -> None:
         """End the token that another one takes the place of, at an instant and not after its own end."""
         assert token.rotated_from is not None, "it is a rotation"
         former = self._store.load(unit_of_work, token.rotated_from)
@@ -220,7 +212,7 @@ class TokenAdministration:
                 f"agent: {agent} looks like the name of another agent; choose another name", metadata={"agent": agent}
             )
 
-    def _require_room(self, unit_of_work: UnitOfWork, token: AgentToken, at: datetime) -> None:
+    def _require_room(self, unit_of_work: UnitOfWork, token: model.AgentToken, at: datetime) -> None:
         """Raise Conflict if the token's agent belongs to another tenant or has too many tokens, or the former ended."""
         identity = token.identity
         tenants = set(self._store.find_tenants(unit_of_work, identity.name))
@@ -240,7 +232,7 @@ class TokenAdministration:
                 metadata={"agent": identity.name},
             )
 
-    def _require_repeatable(self, earlier: AgentToken, token: AgentToken, at: datetime) -> None:
+    def _require_repeatable(self, earlier: model.AgentToken, token: model.AgentToken, at: datetime) -> None:
         """Raise Conflict unless a request that was made earlier may give its token another secret."""
         same = (earlier.identity, earlier.note, earlier.rotated_from) == (
             token.identity,
@@ -253,7 +245,7 @@ class TokenAdministration:
         if used or not earlier.is_usable(at) or at > earlier.created_at + REPEAT_WINDOW:
             raise Conflict(f"this request made the token {earlier.id}, whose secret cannot be had again; rotate it")
 
-    def _load_own(self, unit_of_work: UnitOfWork, token_id: str, caller: Caller) -> AgentToken:
+    def _load_own(self, unit_of_work: UnitOfWork, token_id: str, caller: Caller) -> model.AgentToken:
         """Return a token of the caller's tenant. Raises NotFound."""
         found = self._store.load(unit_of_work, token_id)
         if found is None or found.identity.tenant != caller.tenant:
@@ -270,7 +262,7 @@ class TokenAdministration:
             )
         return wanted
 
-    def _with_last_use(self, token: AgentToken) -> AgentToken:
+    def _with_last_use(self, token: model.AgentToken) -> model.AgentToken:
         """Return a token with its last use here, which may not be stored yet."""
         used = [at for at in (token.last_used_at, self._live.last_use(token.id)) if at is not None]
         return replace(token, last_used_at=max(used)) if used else token
@@ -285,7 +277,7 @@ def require_grantable(permissions: frozenset[Permission], caller: Caller) -> Non
         )
 
 
-def token_entry(token: AgentToken, event: AuditEvent, at: datetime, caller: Caller) -> AuditEntry:
+def token_entry(token: model.AgentToken, event: AuditEvent, at: datetime, caller: Caller) -> AuditEntry:
     """Return the audit entry of an event of a token, with everything about it but its secret."""
     identity = token.identity
     end = token.expires_at.isoformat(timespec="seconds")

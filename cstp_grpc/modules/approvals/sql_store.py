@@ -6,46 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Double,
-    Index,
-    Integer,
-    Select,
-    Table,
-    Text,
-    and_,
-    delete,
-    desc,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import ApprovalStatus
 from cstp_grpc.contract.errors import Conflict
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.modules.approvals.model import UNDECIDED, Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
@@ -61,48 +30,48 @@ from cstp_grpc.platform.storage.unit_of_work import (
 IS_CURRENT = "is_current"
 """The condition of the partial indexes, as every query repeats it."""
 
-approvals = Table(
+approvals = sa.Table(
     "approvals",
     metadata,
-    Column("id", IDENTIFIER, primary_key=True),
-    Column("digest", IDENTIFIER, nullable=False),
-    Column("agent", IDENTIFIER, nullable=False),
-    Column("on_behalf_of", Text),
-    Column("stakes", Text, nullable=False),
-    Column("category", Text),
-    Column("confidence", Double),
-    Column("description", Text),
-    Column("project", Text),
-    Column("paths", OPTIONAL_JSON),
-    Column("announced_context", Text, nullable=False),
-    Column("context", OPTIONAL_JSON),
-    Column("invocation", OPTIONAL_JSON),
-    Column("guardrails", OPTIONAL_JSON, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
-    Column("expires_at", UtcDateTime, nullable=False),
-    Column("check_id", Text, nullable=False),
-    Column("rule_set_version", Text, nullable=False),
-    Column("correlation_id", Text),
-    Column("callback_url", Text),
-    Column("status", Text, nullable=False),
-    Column("decided_by", Text),
-    Column("decided_at", UtcDateTime),
-    Column("comment", Text),
-    Column("reusable_until", UtcDateTime),
-    Column("uses", Integer, nullable=False),
-    Column("used_at", UtcDateTime),
-    Column("used_by", Text),
-    Column("is_current", Boolean, nullable=False),
-    Column("changed_at", UtcDateTime, nullable=False),
-    Column("change", BigInteger, nullable=False),
+    sa.Column("id", IDENTIFIER, primary_key=True),
+    sa.Column("digest", IDENTIFIER, nullable=False),
+    sa.Column("agent", IDENTIFIER, nullable=False),
+    sa.Column("on_behalf_of", sa.Text),
+    sa.Column("stakes", sa.Text, nullable=False),
+    sa.Column("category", sa.Text),
+    sa.Column("confidence", sa.Double),
+    sa.Column("description", sa.Text),
+    sa.Column("project", sa.Text),
+    sa.Column("paths", OPTIONAL_JSON),
+    sa.Column("announced_context", sa.Text, nullable=False),
+    sa.Column("context", OPTIONAL_JSON),
+    sa.Column("invocation", OPTIONAL_JSON),
+    sa.Column("guardrails", OPTIONAL_JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+    sa.Column("check_id", sa.Text, nullable=False),
+    sa.Column("rule_set_version", sa.Text, nullable=False),
+    sa.Column("correlation_id", sa.Text),
+    sa.Column("callback_url", sa.Text),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("decided_at", UtcDateTime),
+    sa.Column("comment", sa.Text),
+    sa.Column("reusable_until", UtcDateTime),
+    sa.Column("uses", sa.Integer, nullable=False),
+    sa.Column("used_at", UtcDateTime),
+    sa.Column("used_by", sa.Text),
+    sa.Column("is_current", sa.Boolean, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.Column("change", sa.BigInteger, nullable=False),
     # At most one request counts for a digest, in any case.
     partial_index("digest", where=IS_CURRENT, name="uq_approvals_digest", unique=True),
     partial_index("agent", "status", where=IS_CURRENT),
     partial_index("expires_at", where=IS_CURRENT),
-    Index(None, "change", unique=True),
-    Index(None, "created_at", "id"),
-    Index(None, "agent", "created_at", "id"),
-    Index(None, "changed_at"),
+    sa.Index(None, "change", unique=True),
+    sa.Index(None, "created_at", "id"),
+    sa.Index(None, "agent", "created_at", "id"),
+    sa.Index(None, "changed_at"),
     sqlite_with_rowid=False,
 )
 """Approval requests; `guardrails` is JSON. `change` numbers the last change of each in the order of all changes."""
@@ -128,8 +97,8 @@ CHANGING = frozenset(
     }
 )
 """The columns that change after a request was made."""
-CURRENT = text(IS_CURRENT)
-NEWEST = select(func.coalesce(func.max(columns.change), 0))
+CURRENT = sa.text(IS_CURRENT)
+NEWEST = sa.select(sa.func.coalesce(sa.func.max(columns.change), 0))
 LISTED = [column for column in columns if column.name not in LARGE]
 
 
@@ -146,15 +115,15 @@ class SqlApprovalStore:
 
     def find_current(self, unit_of_work: UnitOfWork, digest: str) -> Approval | None:
         """Return the current request for a digest, or None."""
-        return self._first(unit_of_work, select(approvals).where(columns.digest == digest, CURRENT))
+        return self._first(unit_of_work, sa.select(approvals).where(columns.digest == digest, CURRENT))
 
     def load(self, unit_of_work: UnitOfWork, approval_id: str) -> Approval | None:
         """Return a request, or None if it does not exist."""
-        return self._first(unit_of_work, select(approvals).where(columns.id == replace_unstorable(approval_id)))
+        return self._first(unit_of_work, sa.select(approvals).where(columns.id == replace_unstorable(approval_id)))
 
     def count_pending(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many requests of an agent are pending and not over at an instant."""
-        pending = select(func.count()).where(
+        pending = sa.select(sa.func.count()).where(
             columns.agent == agent,
             columns.status == ApprovalStatus.PENDING.value,
             CURRENT,
@@ -167,7 +136,7 @@ class SqlApprovalStore:
         """Store a new request."""
         self.hold(unit_of_work)
         row = APPROVAL.to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
-        unit_of_work.execute(insert(approvals).values(row))
+        unit_of_work.execute(sa.insert(approvals).values(row))
 
     def update(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
         """Store the changes of a request since it was read. Raises Conflict if it was changed in the meantime."""
@@ -177,31 +146,31 @@ class SqlApprovalStore:
         # The number that was read is the condition: of two that read the same request, one changes it, so that it is
         # used once even if nothing else kept them apart.
         unchanged = (columns.id == approval.id, columns.change == approval.change)
-        if unit_of_work.execute(update(approvals).where(*unchanged).values(row)).rowcount != 1:
+        if unit_of_work.execute(sa.update(approvals).where(*unchanged).values(row)).rowcount != 1:
             raise Conflict(f"the approval {approval.id} has changed meanwhile; read it again")
 
     def find_over(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> Sequence[Approval]:
         """Return current requests whose time has run out at an instant, the longest first."""
-        over = select(approvals).where(CURRENT, columns.expires_at <= at)
+        over = sa.select(approvals).where(CURRENT, columns.expires_at <= at)
         rows = unit_of_work.execute(over.order_by(columns.expires_at, columns.id).limit(limit)).mappings()
         return [APPROVAL.from_row(row) for row in rows]
 
     def remove_ended(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Remove requests that are not current and changed last before an instant, and return how many."""
         self.hold(unit_of_work)
-        ended = select(columns.id).where(
+        ended = sa.select(columns.id).where(
             columns.changed_at < before,
-            columns.is_current == false(),
+            columns.is_current == sa.false(),
             # The last number stays, or it would be assigned again, and watches would miss its new change.
             columns.change < NEWEST.scalar_subquery(),
         )
         chosen = ended.order_by(columns.changed_at).limit(limit)
-        return unit_of_work.execute(delete(approvals).where(columns.id.in_(chosen))).rowcount
+        return unit_of_work.execute(sa.delete(approvals).where(columns.id.in_(chosen))).rowcount
 
     def is_any_over(self, at: datetime) -> bool:
         """Return whether the time of any current request has run out at an instant. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
-            over = select(columns.id).where(CURRENT, columns.expires_at <= at).limit(1)
+            over = sa.select(columns.id).where(CURRENT, columns.expires_at <= at).limit(1)
             return unit_of_work.execute(over).first() is not None
 
     def get(self, approval_id: str) -> Approval | None:
@@ -209,31 +178,33 @@ class SqlApprovalStore:
         with self._database.read_snapshot() as unit_of_work:
             return self.load(unit_of_work, approval_id)
 
-    def page(self, conditions: ApprovalFilter, at: datetime, request: PageRequest) -> Page[Approval]:
+    def page(
+        self, conditions: ApprovalFilter, at: datetime, request: pagination.PageRequest
+    ) -> pagination.Page[Approval]:
         """Return the requests that meet conditions at an instant, latest first, without their contexts.
 
         Raises InvalidArgument if the page token is not one of this listing, and QueryFailed.
         """
         query = matching_query(conditions, at)
         if request.token:
-            microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
-            last = tuple_(from_microseconds(int(microseconds)), str(last_id))
-            query = query.where(tuple_(columns.created_at, columns.id) < last)
-        query = query.order_by(desc(columns.created_at), desc(columns.id)).limit(request.limit + 1)
+            microseconds, last_id = pagination.decode_page_token(request.token, conditions, (int, str))
+            last = sa.tuple_(pagination.from_microseconds(int(microseconds)), str(last_id))
+            query = query.where(sa.tuple_(columns.created_at, columns.id) < last)
+        query = query.order_by(sa.desc(columns.created_at), sa.desc(columns.id)).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
             found = [APPROVAL.from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(found[: request.limit])
-        items = items[: count_within_budget(items, estimate_approval_size)]
+        items = items[: pagination.count_within_budget(items, estimate_approval_size)]
         more = len(found) > len(items)
-        key = (to_microseconds(items[-1].created_at), items[-1].id) if more else ()
-        return Page(items, encode_page_token(conditions, key) if more else "")
+        key = (pagination.to_microseconds(items[-1].created_at), items[-1].id) if more else ()
+        return pagination.Page(items, pagination.encode_page_token(conditions, key) if more else "")
 
     def changed_after(self, change: int, agent: str | None, limit: int) -> Sequence[Approval]:
         """Return the requests whose last change is greater, in that order, without their contexts; None is any agent.
 
         Raises QueryFailed.
         """
-        query = select(*LISTED).where(columns.change > change)
+        query = sa.select(*LISTED).where(columns.change > change)
         if agent is not None:
             query = query.where(columns.agent == agent)
         with self._database.read_snapshot() as unit_of_work:
@@ -246,14 +217,14 @@ class SqlApprovalStore:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number
 
-    def _first(self, unit_of_work: UnitOfWork, query: Select[Any]) -> Approval | None:
+    def _first(self, unit_of_work: UnitOfWork, query: sa.Select[Any]) -> Approval | None:
         row = unit_of_work.execute(query).mappings().first()
         return None if row is None else APPROVAL.from_row(row)
 
 
-def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
+def matching_query(conditions: ApprovalFilter, at: datetime) -> sa.Select[Any]:
     """Return the query of the requests that meet conditions at an instant."""
-    query = select(*LISTED)
+    query = sa.select(*LISTED)
     if conditions.agent is not None:
         query = query.where(columns.agent == replace_unstorable(conditions.agent))
     if conditions.digest is not None:
@@ -261,22 +232,22 @@ def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
     if conditions.id_prefix is not None:
         query = query.where(begins_with(columns.id, conditions.id_prefix))
     if conditions.statuses:
-        query = query.where(or_(*(has_status(status, at) for status in conditions.statuses)))
+        query = query.where(sa.or_(*(has_status(status, at) for status in conditions.statuses)))
         if UNDECIDED.issuperset(conditions.statuses):
             # Implied, and needed to use a partial index: there are few of these among the requests of a year.
-            query = query.where(columns.id.in_(select(columns.id).where(CURRENT, columns.expires_at > at)))
+            query = query.where(columns.id.in_(sa.select(columns.id).where(CURRENT, columns.expires_at > at)))
     return query
 
 
-def has_status(status: ApprovalStatus, at: datetime) -> ColumnElement[bool]:
+def has_status(status: ApprovalStatus, at: datetime) -> sa.ColumnElement[bool]:
     """Return the condition that requests have a status at an instant, as `Approval.status_at` tells it."""
     stored = columns.status == status.value
     if status in UNDECIDED:
-        return and_(stored, columns.expires_at > at)
+        return sa.and_(stored, columns.expires_at > at)
     if status is not ApprovalStatus.EXPIRED:
         return stored
     undecided = columns.status.in_(sorted(each.value for each in UNDECIDED))
-    return or_(stored, and_(undecided, columns.expires_at <= at))
+    return sa.or_(stored, sa.and_(undecided, columns.expires_at <= at))
 
 
 def guardrail_to_json(guardrail: AskingGuardrail) -> dict[str, Any]:
@@ -286,15 +257,15 @@ def guardrail_to_json(guardrail: AskingGuardrail) -> dict[str, Any]:
         "message": guardrail.message,
         "approvers": list(guardrail.approvers),
         "granted_by": guardrail.granted_by,
-        "granted_at": guardrail.granted_at and to_microseconds(guardrail.granted_at),
-        "reusable_until": guardrail.reusable_until and to_microseconds(guardrail.reusable_until),
+        "granted_at": guardrail.granted_at and pagination.to_microseconds(guardrail.granted_at),
+        "reusable_until": guardrail.reusable_until and pagination.to_microseconds(guardrail.reusable_until),
     }
 
 
 def guardrail_from_json(stored: Mapping[str, Any]) -> AskingGuardrail:
     """Convert the JSON of a guardrail that asks."""
     granted_at, reusable_until = (
-        None if (count := stored[name]) is None else from_microseconds(count)
+        None if (count := stored[name]) is None else pagination.from_microseconds(count)
         for name in ("granted_at", "reusable_until")
     )
     return AskingGuardrail(
@@ -360,4 +331,4 @@ def estimate_approval_size(approval: Approval) -> int:
         for each in approval.guardrails
         for text in (each.id, each.name, each.message, each.granted_by, *each.approvers)
     )
-    return estimate_message_bytes((*texts, *guardrails))
+    return pagination.estimate_message_bytes((*texts, *guardrails))

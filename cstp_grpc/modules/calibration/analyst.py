@@ -10,19 +10,8 @@ from typing import Final
 import numpy as np
 
 from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.modules.calibration import model
 from cstp_grpc.modules.calibration.failure_patterns import MAX_FAILURES, find_failure_factors, find_recurring_failures
-from cstp_grpc.modules.calibration.model import (
-    MIN_REVIEWS,
-    OUTCOME_VALUES,
-    Calibration,
-    CalibrationGroup,
-    CalibrationReport,
-    FailureVectors,
-    Grouping,
-    PatternReport,
-    ReviewedDecision,
-    ReviewQuery,
-)
 from cstp_grpc.modules.calibration.scores import Values, detect_drift, score_calibration
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
 
@@ -35,29 +24,31 @@ MAX_GROUPS: Final = 100
 MIN_FAILURES: Final = 5
 """Failures, and others, that factors need; the same as on each side of a factor."""
 
-GROUP_VALUES: Final[Mapping[Grouping, Callable[[ReviewedDecision], str | None]]] = {
-    Grouping.AGENT: lambda item: item.agent,
-    Grouping.CATEGORY: lambda item: item.category,
-    Grouping.STAKES: lambda item: item.stakes,
-    Grouping.MONTH: lambda item: f"{item.date.year:04}-{item.date.month:02}",
+GROUP_VALUES: Final[Mapping[model.Grouping, Callable[[model.ReviewedDecision], str | None]]] = {
+    model.Grouping.AGENT: lambda item: item.agent,
+    model.Grouping.CATEGORY: lambda item: item.category,
+    model.Grouping.STAKES: lambda item: item.stakes,
+    model.Grouping.MONTH: lambda item: f"{item.date.year:04}-{item.date.month:02}",
 }
 
 
 class ReviewAnalyst:
     """Evaluates the reviewed decisions that a caller may read. Raises QueryFailed if the database does not respond."""
 
-    def __init__(self, store: SqlReviewStore, vectors: FailureVectors) -> None:
+    def __init__(self, store: SqlReviewStore, vectors: model.FailureVectors) -> None:
         self._store = store
         self._vectors = vectors
 
-    def report_calibration(self, caller: str, query: ReviewQuery, groupings: Sequence[Grouping]) -> CalibrationReport:
+    def report_calibration(
+        self, caller: str, query: model.ReviewQuery, groupings: Sequence[model.Grouping]
+    ) -> model.CalibrationReport:
         """Return how far the confidences of decisions can be relied on, altogether and by group."""
         found, truncated = self._read(caller, query)
-        scored = [item for item in found if item.confidence is not None and item.outcome in OUTCOME_VALUES]
+        scored = [item for item in found if item.confidence is not None and item.outcome in model.OUTCOME_VALUES]
         # By rising date, in which drift is looked for; at equal dates by id, so that the answer is always the same.
         scored.sort(key=lambda item: (item.date, item.id))
         confidences, outcomes = outcome_arrays(scored)
-        return CalibrationReport(
+        return model.CalibrationReport(
             count=len(scored),
             left_out=len(found) - len(scored),
             truncated=truncated,
@@ -66,16 +57,16 @@ class ReviewAnalyst:
             drift=detect_drift([item.date for item in scored], confidences, outcomes),
         )
 
-    def report_patterns(self, caller: str, query: ReviewQuery, limit: int) -> PatternReport:
+    def report_patterns(self, caller: str, query: model.ReviewQuery, limit: int) -> model.PatternReport:
         """Return the factors of failure and the groups of similar failures, at most `limit` of each."""
         found, truncated = self._read(caller, query)
-        compared = [item for item in found if item.outcome in OUTCOME_VALUES]
+        compared = [item for item in found if item.outcome in model.OUTCOME_VALUES]
         failures = [item for item in compared if item.outcome is Outcome.FAILURE]
         others = [item for item in compared if item.outcome is not Outcome.FAILURE]
-        too_few = len(compared) < MIN_REVIEWS or min(len(failures), len(others)) < MIN_FAILURES
+        too_few = len(compared) < model.MIN_REVIEWS or min(len(failures), len(others)) < MIN_FAILURES
         factors = [] if too_few else find_failure_factors(compared)
         vectors = self._vectors.read_vectors([item.id for item in failures[:MAX_FAILURES]])
-        return PatternReport(
+        return model.PatternReport(
             count=len(compared),
             failures=len(failures),
             truncated=truncated,
@@ -85,7 +76,7 @@ class ReviewAnalyst:
             recurring=find_recurring_failures(failures, vectors, others)[:limit],
         )
 
-    def _read(self, caller: str, query: ReviewQuery) -> tuple[Sequence[ReviewedDecision], bool]:
+    def _read(self, caller: str, query: model.ReviewQuery) -> tuple[Sequence[model.ReviewedDecision], bool]:
         filters = query.filters
         if filters.agent is None and not query.all_agents:
             filters = replace(filters, agent=caller)
@@ -94,23 +85,24 @@ class ReviewAnalyst:
         return found[:MAX_REVIEWS], len(found) > MAX_REVIEWS
 
 
-def outcome_arrays(scored: Iterable[ReviewedDecision]) -> tuple[Values, Values]:
-    pairs = [(item.confidence, OUTCOME_VALUES[item.outcome]) for item in scored]
+def outcome_arrays(scored: Iterable[model.ReviewedDecision]) -> tuple[Values, Values]:
+    pairs = [(item.confidence, model.OUTCOME_VALUES[item.outcome]) for item in scored]
     values = np.array(pairs, np.float64).reshape(-1, 2)
     return values[:, 0], values[:, 1]
 
 
-def score_if_enough(scored: Sequence[ReviewedDecision]) -> Calibration | None:
+def score_if_enough(scored: Sequence[model.ReviewedDecision]) -> model.Calibration | None:
     """Return the calibration of decisions, or None if they are too few."""
-    return score_calibration(*outcome_arrays(scored)) if len(scored) >= MIN_REVIEWS else None
+    return score_calibration(*outcome_arrays(scored)) if len(scored) >= model.MIN_REVIEWS else None
 
 
-def score_groups(scored: Sequence[ReviewedDecision], grouping: Grouping) -> list[CalibrationGroup]:
+def score_groups(scored: Sequence[model.ReviewedDecision], grouping: model.Grouping) -> list[model.CalibrationGroup]:
     """Return the groups of a kind, the largest first, then by value."""
-    members: defaultdict[str | None, list[ReviewedDecision]] = defaultdict(list)
+    members: defaultdict[str | None, list[model.ReviewedDecision]] = defaultdict(list)
     for item in scored:
         members[GROUP_VALUES[grouping](item)].append(item)
     largest = sorted(members, key=lambda value: (-len(members[value]), value or ""))[:MAX_GROUPS]
     return [
-        CalibrationGroup(grouping, value, len(members[value]), score_if_enough(members[value])) for value in largest
+        model.CalibrationGroup(grouping, value, len(members[value]), score_if_enough(members[value]))
+        for value in largest
     ]

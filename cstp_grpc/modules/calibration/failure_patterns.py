@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.search.row_vectors import dot_products
 from cstp_grpc.core.decisions.store import Vector
-from cstp_grpc.modules.calibration.model import (
-    FactorKind,
-    FailureFactor,
-    Interval,
-    OutcomeTable,
-    RecurringFailure,
-    ReviewedDecision,
-)
+from cstp_grpc.modules.calibration import model
 from cstp_grpc.modules.calibration.scores import Z_95
 from cstp_grpc.platform.embedding.lexical_embedder import STOP_WORDS, split_words, stem_word
 
@@ -31,7 +24,7 @@ TOLERANCE = 1e-7
 """Relative difference below which two tables are equally probable; R's fisher.test has the same."""
 
 
-def odds_ratio(table: OutcomeTable) -> float:
+def odds_ratio(table: model.OutcomeTable) -> float:
     """Return the odds of failure with something, divided by those without it.
 
     Sources of the correction by 0.5: Haldane 1956, The Estimation and Significance of the Logarithm of a Ratio of
@@ -41,7 +34,7 @@ def odds_ratio(table: OutcomeTable) -> float:
     return failures_with * others_without / (others_with * failures_without)
 
 
-def odds_ratio_interval(table: OutcomeTable) -> Interval:
+def odds_ratio_interval(table: model.OutcomeTable) -> model.Interval:
     """Return the 95 % interval of the odds ratio.
 
     Source: Woolf 1955, On Estimating the Relation between Blood Group and Disease; with the correction as in Gart 1966,
@@ -49,10 +42,10 @@ def odds_ratio_interval(table: OutcomeTable) -> Interval:
     """
     error = math.sqrt(sum(1 / count for count in corrected_counts(table)))
     middle = math.log(odds_ratio(table))
-    return Interval(math.exp(middle - Z_95 * error), math.exp(middle + Z_95 * error))
+    return model.Interval(math.exp(middle - Z_95 * error), math.exp(middle + Z_95 * error))
 
 
-def corrected_counts(table: OutcomeTable) -> tuple[float, float, float, float]:
+def corrected_counts(table: model.OutcomeTable) -> tuple[float, float, float, float]:
     return (
         table.failures_with + HALF,
         table.others_with + HALF,
@@ -68,7 +61,7 @@ class FisherTest:
         # Computed once, since one report tests hundreds of tables of the same decisions.
         self._log_factorials = np.array([math.lgamma(number + 1) for number in range(total + 1)])
 
-    def p_value(self, table: OutcomeTable) -> float:
+    def p_value(self, table: model.OutcomeTable) -> float:
         """Return the two-sided p-value: the probability of all tables that are at most as probable as this one.
 
         Source: Fisher 1922, On the Interpretation of Chi-squared from Contingency Tables, and the Calculation of P.
@@ -114,10 +107,10 @@ each test makes the others less so."""
 MAX_TESTED: Final = 500
 """Factors that are tested, the most common. Chosen: a test of 20 000 decisions takes about 0.1 ms."""
 
-Factor = tuple[FactorKind, str]
+Factor = tuple[model.FactorKind, str]
 
 
-def find_failure_factors(decisions: Sequence[ReviewedDecision]) -> list[FailureFactor]:
+def find_failure_factors(decisions: Sequence[model.ReviewedDecision]) -> list[model.FailureFactor]:
     """Return all tested factors, by rising p-value, then by falling distance of the odds ratio from 1."""
     failed = [item for item in decisions if item.outcome is Outcome.FAILURE]
     with_it = Counter(factor for item in decisions for factor in factors_of(item))
@@ -126,7 +119,7 @@ def find_failure_factors(decisions: Sequence[ReviewedDecision]) -> list[FailureF
     common = sorted(with_it, key=lambda factor: (-with_it[factor], factor))
     testable = [each for each in common if MIN_ON_EACH_SIDE <= with_it[each] <= len(decisions) - MIN_ON_EACH_SIDE]
     tables = {
-        factor: OutcomeTable(
+        factor: model.OutcomeTable(
             failures_with=failed_with[factor],
             others_with=with_it[factor] - failed_with[factor],
             failures_without=len(failed) - failed_with[factor],
@@ -137,30 +130,30 @@ def find_failure_factors(decisions: Sequence[ReviewedDecision]) -> list[FailureF
     return sorted(compare_tables(tables, len(decisions)), key=rank_of_factor)
 
 
-def factors_of(decision: ReviewedDecision) -> Iterator[Factor]:
-    yield from ((FactorKind.REASON, each) for each in dict.fromkeys(decision.reason_types))
-    yield from ((FactorKind.TAG, each) for each in dict.fromkeys(decision.tags))
+def factors_of(decision: model.ReviewedDecision) -> Iterator[Factor]:
+    yield from ((model.FactorKind.REASON, each) for each in dict.fromkeys(decision.reason_types))
+    yield from ((model.FactorKind.TAG, each) for each in dict.fromkeys(decision.tags))
     for kind, value in (
-        (FactorKind.CATEGORY, decision.category),
-        (FactorKind.STAKES, decision.stakes),
-        (FactorKind.PROJECT, decision.project),
+        (model.FactorKind.CATEGORY, decision.category),
+        (model.FactorKind.STAKES, decision.stakes),
+        (model.FactorKind.PROJECT, decision.project),
     ):
         if value is not None:
             yield kind, value
 
 
-def compare_tables(tables: dict[Factor, OutcomeTable], total: int) -> list[FailureFactor]:
+def compare_tables(tables: dict[Factor, model.OutcomeTable], total: int) -> list[model.FailureFactor]:
     test = FisherTest(total)
     p_values = [test.p_value(table) for table in tables.values()]
     return [
-        FailureFactor(kind, value, table, odds_ratio(table), odds_ratio_interval(table), p_value, adjusted)
+        model.FailureFactor(kind, value, table, odds_ratio(table), odds_ratio_interval(table), p_value, adjusted)
         for ((kind, value), table), p_value, adjusted in zip(
             tables.items(), p_values, adjust_p_values(p_values), strict=True
         )
     ]
 
 
-def rank_of_factor(factor: FailureFactor) -> tuple[float, float, Factor]:
+def rank_of_factor(factor: model.FailureFactor) -> tuple[float, float, Factor]:
     """Return the sort key of a factor: the surest first, then the strongest."""
     strength = max(factor.odds_ratio, 1 / factor.odds_ratio)
     return factor.p_value, -strength, (factor.kind, factor.value)
@@ -184,8 +177,8 @@ Similarities = NDArray[np.float64]
 
 
 def find_recurring_failures(
-    failures: Sequence[ReviewedDecision], vectors: Mapping[str, Vector], others: Sequence[ReviewedDecision]
-) -> list[RecurringFailure]:
+    failures: Sequence[model.ReviewedDecision], vectors: Mapping[str, Vector], others: Sequence[model.ReviewedDecision]
+) -> list[model.RecurringFailure]:
     """Return the groups of at least two failures, the largest first, then the latest.
 
     Of the latest `MAX_FAILURES`, those without a vector belong to no group. `others` are the decisions that did not
@@ -203,11 +196,11 @@ def find_recurring_failures(
     for places in link_groups(similarities, MIN_SIMILARITY):
         members = [known[place] for place in places]
         terms = common_terms(members, word_counts, len(background))
-        found.append(RecurringFailure(members, terms, mean_similarity(similarities, places)))
+        found.append(model.RecurringFailure(members, terms, mean_similarity(similarities, places)))
     return sorted(found, key=lambda group: (-len(group.decisions), -group.decisions[0].date.timestamp()))
 
 
-def latest_first(decisions: Sequence[ReviewedDecision]) -> list[ReviewedDecision]:
+def latest_first(decisions: Sequence[model.ReviewedDecision]) -> list[model.ReviewedDecision]:
     """Return decisions by falling date, then by id."""
     return sorted(decisions, key=lambda item: (-item.date.timestamp(), item.id))
 
@@ -244,12 +237,12 @@ def mean_similarity(similarities: Similarities, places: Sequence[int]) -> float:
     return float((within.sum() - within.trace()) / pairs)
 
 
-def count_decisions_by_word(decisions: Sequence[ReviewedDecision]) -> Counter[str]:
+def count_decisions_by_word(decisions: Sequence[model.ReviewedDecision]) -> Counter[str]:
     """Return in how many decisions each stem occurs."""
     return Counter(stem for item in decisions for stem in words_by_stem(item))
 
 
-def words_by_stem(decision: ReviewedDecision) -> dict[str, str]:
+def words_by_stem(decision: model.ReviewedDecision) -> dict[str, str]:
     """Return the words of title, tags and lesson by their stems, without common ones and numbers."""
     found: dict[str, str] = {}
     for text in (decision.title, *decision.tags, decision.notes or ""):
@@ -259,7 +252,7 @@ def words_by_stem(decision: ReviewedDecision) -> dict[str, str]:
     return found
 
 
-def common_terms(members: Sequence[ReviewedDecision], word_counts: Mapping[str, int], total: int) -> list[str]:
+def common_terms(members: Sequence[model.ReviewedDecision], word_counts: Mapping[str, int], total: int) -> list[str]:
     """Return words that at least half of the members, and at least two, have; the most particular to them first.
 
     How particular they are is measured by the log-likelihood ratio against all decisions (Dunning 1993, Accurate

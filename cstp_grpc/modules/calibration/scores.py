@@ -12,14 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.modules.calibration.model import (
-    BrierScore,
-    Calibration,
-    DetectedChange,
-    Drift,
-    Interval,
-    ReliabilityBucket,
-)
+from cstp_grpc.modules.calibration import model
 
 Values = NDArray[np.float64]
 BucketNumbers = NDArray[np.intp]
@@ -43,7 +36,7 @@ def bucket_bounds(number: int) -> tuple[float, float]:
     return number / BUCKETS, (number + 1) / BUCKETS
 
 
-def wilson_interval(rate: float, count: int, z: float = Z_95) -> Interval:
+def wilson_interval(rate: float, count: int, z: float = Z_95) -> model.Interval:
     """Return the interval of a success rate that was observed in `count` decisions, by default of 95 %.
 
     Source: Wilson 1927, Probable Inference, the Law of Succession, and Statistical Inference. It stays within 0 and 1
@@ -52,14 +45,14 @@ def wilson_interval(rate: float, count: int, z: float = Z_95) -> Interval:
     share = z * z / count
     center = (rate + share / 2) / (1 + share)
     half = z / (1 + share) * math.sqrt(rate * (1 - rate) / count + share / (4 * count))
-    return Interval(max(0.0, center - half), min(1.0, center + half))
+    return model.Interval(max(0.0, center - half), min(1.0, center + half))
 
 
-def score_calibration(confidences: Values, outcomes: Values) -> Calibration:
+def score_calibration(confidences: Values, outcomes: Values) -> model.Calibration:
     """Return the calibration of at least one decision."""
     numbers = assign_buckets(confidences)
     mean = float(outcomes.mean())
-    return Calibration(
+    return model.Calibration(
         mean_confidence=float(confidences.mean()),
         success_rate=mean,
         success_interval=wilson_interval(mean, len(outcomes)),
@@ -70,7 +63,7 @@ def score_calibration(confidences: Values, outcomes: Values) -> Calibration:
     )
 
 
-def decompose_brier_score(confidences: Values, outcomes: Values, numbers: BucketNumbers) -> BrierScore:
+def decompose_brier_score(confidences: Values, outcomes: Values, numbers: BucketNumbers) -> model.BrierScore:
     """Return the Brier score, the mean squared error, and its terms over buckets.
 
     Sources: Brier 1950, Verification of Forecasts Expressed in Terms of Probability; Murphy 1973, A New Vector
@@ -87,7 +80,7 @@ def decompose_brier_score(confidences: Values, outcomes: Values, numbers: Bucket
     places = (np.cumsum(used) - 1)[numbers]
     confidence_rest, outcome_rest = confidences - forecasts[places], outcomes - rates[places]
     total = len(outcomes)
-    return BrierScore(
+    return model.BrierScore(
         score=float(np.mean((confidences - outcomes) ** 2)),
         reliability=float(sizes @ (forecasts - rates) ** 2 / total),
         resolution=float(sizes @ (rates - outcomes.mean()) ** 2 / total),
@@ -125,7 +118,9 @@ def two_sided_p_value(z: float) -> float:
     return math.erfc(abs(z) / math.sqrt(2))
 
 
-def reliability_buckets(confidences: Values, outcomes: Values, numbers: BucketNumbers) -> Sequence[ReliabilityBucket]:
+def reliability_buckets(
+    confidences: Values, outcomes: Values, numbers: BucketNumbers
+) -> Sequence[model.ReliabilityBucket]:
     """Return the buckets that have decisions, from low to high."""
     found = []
     for number in np.unique(numbers):
@@ -134,7 +129,7 @@ def reliability_buckets(confidences: Values, outcomes: Values, numbers: BucketNu
         lower, upper = bucket_bounds(int(number))
         rate = float(within.mean())
         found.append(
-            ReliabilityBucket(
+            model.ReliabilityBucket(
                 lower=lower,
                 upper=upper,
                 successes=successes,
@@ -182,7 +177,7 @@ class LargestDeviation:
     count: int
 
 
-def detect_drift(dates: Sequence[datetime], confidences: Values, outcomes: Values) -> Drift | None:
+def detect_drift(dates: Sequence[datetime], confidences: Values, outcomes: Values) -> model.Drift | None:
     """Test for one change at an unknown time; the decisions are in the order of their dates. None if too few.
 
     The gap of a decision is its outcome less its confidence, and the statistic is the largest cumulated difference of
@@ -203,8 +198,8 @@ def detect_drift(dates: Sequence[datetime], confidences: Values, outcomes: Value
     if p_value <= FALSE_ALARMS:
         gaps = confidences - outcomes
         before, after = gaps[: deviation.count], gaps[deviation.count :]
-        change = DetectedChange(dates[deviation.count], float(before.mean()), float(after.mean()))
-    return Drift(len(outcomes), p_value, change)
+        change = model.DetectedChange(dates[deviation.count], float(before.mean()), float(after.mean()))
+    return model.Drift(len(outcomes), p_value, change)
 
 
 def center_gaps(gaps: Values, numbers: BucketNumbers) -> Values:

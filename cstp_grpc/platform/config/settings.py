@@ -10,19 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from cstp_grpc.contract.enums import JudgedContent, NodeRule, Reaction, RulePreset, RuleSeverity
 from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.platform.config import listeners
 from cstp_grpc.platform.config.embedding import EmbeddingSettings
 from cstp_grpc.platform.config.environment import is_loopback
 from cstp_grpc.platform.config.identity import EXPECTED_PERMISSIONS, AuthSettings
-from cstp_grpc.platform.config.listeners import (
-    A2aSettings,
-    ConsoleSettings,
-    GrpcSettings,
-    MetricsSettings,
-    OtlpSettings,
-    RateLimitSettings,
-    ServerSettings,
-    ServeSettings,
-)
 from cstp_grpc.platform.config.notifications import NotificationSettings
 from cstp_grpc.platform.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.platform.config.process_log import LoggingSettings
@@ -329,15 +320,15 @@ class Settings(BaseModel):
     """The folder of all stored data: journal, index, converted weights, development token."""
     agent: AgentSettings = AgentSettings()
     """The agent that this server represents."""
-    serve: ServeSettings = ServeSettings()
+    serve: listeners.ServeSettings = listeners.ServeSettings()
     """The processes of `cstp serve`."""
-    server: ServerSettings = ServerSettings()
+    server: listeners.ServerSettings = listeners.ServerSettings()
     """The HTTP bridge."""
-    console: ConsoleSettings = ConsoleSettings()
+    console: listeners.ConsoleSettings = listeners.ConsoleSettings()
     """The console, pages for people in a browser."""
-    a2a: A2aSettings = A2aSettings()
+    a2a: listeners.A2aSettings = listeners.A2aSettings()
     """The A2A peer."""
-    grpc: GrpcSettings = GrpcSettings()
+    grpc: listeners.GrpcSettings = listeners.GrpcSettings()
     """The gRPC server."""
     auth: AuthSettings = AuthSettings()
     """Who may call."""
@@ -349,7 +340,7 @@ class Settings(BaseModel):
     """The vector index."""
     embedding: EmbeddingSettings = EmbeddingSettings()
     """The embedder, which turns texts into vectors."""
-    rate_limits: RateLimitSettings = RateLimitSettings()
+    rate_limits: listeners.RateLimitSettings = listeners.RateLimitSettings()
     """How often an agent may call."""
     approvals: ApprovalSettings = ApprovalSettings()
     """Approvals by people, for guardrails of the severity `approve`."""
@@ -367,9 +358,9 @@ class Settings(BaseModel):
     """Webhooks that are notified of approvals, blocked actions and failed verifications."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
-    metrics: MetricsSettings = MetricsSettings()
+    metrics: listeners.MetricsSettings = listeners.MetricsSettings()
     """Metrics for Prometheus."""
-    otlp: OtlpSettings = OtlpSettings()
+    otlp: listeners.OtlpSettings = listeners.OtlpSettings()
     """Traces and metrics over OTLP."""
 
     @model_validator(mode="after")

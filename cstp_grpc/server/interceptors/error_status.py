@@ -11,14 +11,6 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 
 from cstp_grpc.contract import errors, rpc_errors
-from cstp_grpc.contract.errors import (
-    AuthenticationRequired,
-    CstpError,
-    InternalError,
-    InvalidArgument,
-    PermissionDenied,
-    RateLimited,
-)
 from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.server.interceptors.admission import InboundCall
 
@@ -93,7 +85,7 @@ def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[
         yield block
 
 
-REFUSAL_ERRORS = (AuthenticationRequired, PermissionDenied, InvalidArgument, RateLimited)
+REFUSAL_ERRORS = (errors.AuthenticationRequired, errors.PermissionDenied, errors.InvalidArgument, errors.RateLimited)
 """Errors that mean that a call was refused, in contrast to one that failed."""
 
 
@@ -105,7 +97,7 @@ class ErrorReporter:
 
     def status_for(self, call: InboundCall, error: Exception) -> RichStatus:
         """Return the status of an error; unexpected errors disclose only the request id."""
-        if isinstance(error, CstpError):
+        if isinstance(error, errors.CstpError):
             failure = error
             logger.info("%s %s: %s agent=%s", call.request_id, call.method.name, error.reason, call.agent or "-")
             # Guardrails that block are verdicts, which have entries of their own in the audit trail.
@@ -113,6 +105,8 @@ class ErrorReporter:
                 self._refusals.add(call.agent, call.method.name, error.reason)
         else:
             logger.error("%s %s failed unexpectedly", call.request_id, call.method.name, exc_info=error)
-            failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
+            failure = errors.InternalError(
+                "Something unforeseen happened; the server's log tells more under the request id"
+            )
         limit = () if call.rate_limit is None else call.rate_limit.to_metadata()
         return to_status(failure, call.request_id, call.context.time_remaining(), limit)

@@ -8,60 +8,46 @@ from contextlib import closing
 from pathlib import Path
 
 from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage import sqlite_snapshot
 from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.locks import DataDirLock
 from cstp_grpc.platform.storage.migration import VERSION_TABLE
 from cstp_grpc.platform.storage.postgresql_dump import check_postgresql_dump, restore_postgresql_dump
-from cstp_grpc.platform.storage.sqlite_snapshot import (
-    SnapshotFailed,
-    check_sqlite_snapshot,
-    remove_sqlite_logs,
-    rename_journal,
-    replace_sqlite_database,
-    sync_file,
-)
 from cstp_grpc.server.deployment import INDEX_FOLDER
-from cstp_grpc.server.maintenance.backup import (
-    DATABASE_FILES,
-    FILES_FOLDER,
-    STAGED,
-    BackupManifest,
-    ProgressStart,
-    SavedFile,
-    postgresql_tools,
-    read_backup,
-)
+from cstp_grpc.server.maintenance import backup
 from cstp_grpc.server.maintenance.journal_tables import journal_tables
 
 
-def check_backup(settings: Settings, folder: Path, start_progress: ProgressStart) -> BackupManifest:
+def check_backup(settings: Settings, folder: Path, start_progress: backup.ProgressStart) -> backup.BackupManifest:
     """Check that a backup is complete and fits this version, and write nothing. Raises SnapshotFailed."""
-    manifest = read_backup(folder, start_progress)
-    saved = folder / DATABASE_FILES[manifest.database]
+    manifest = backup.read_backup(folder, start_progress)
+    saved = folder / backup.DATABASE_FILES[manifest.database]
     if manifest.database == "sqlite":
         check_rows(saved, manifest)
     else:
         with closing(open_database(settings.storage_url, 1)) as database:
-            check_postgresql_dump(postgresql_tools(database), saved, manifest.migration)
+            check_postgresql_dump(backup.postgresql_tools(database), saved, manifest.migration)
     return manifest
 
 
-def restore_backup(settings: Settings, folder: Path, start_progress: ProgressStart, *, force: bool) -> BackupManifest:
+def restore_backup(
+    settings: Settings, folder: Path, start_progress: backup.ProgressStart, *, force: bool
+) -> backup.BackupManifest:
     """Check a backup, and replace the configured database and files with it, while no server uses them.
 
     Without `force` nothing is overwritten. A killed restore can be repeated. Raises SnapshotFailed, AlreadyRunning,
     UnsuitableDatabase and OSError, and SQLAlchemyError if the database does not respond.
     """
-    manifest = read_backup(folder, start_progress)
+    manifest = backup.read_backup(folder, start_progress)
     # Held until the end: no server starts on this folder meanwhile.
     with DataDirLock(settings.data_dir), closing(open_database(settings.storage_url, 1)) as database:
         if (manifest.database == "sqlite") != database.is_sqlite:
-            raise SnapshotFailed(
+            raise sqlite_snapshot.SnapshotFailed(
                 f"{folder}: is a backup of {manifest.database}, and storage.url names another kind of database; "
                 "restore it into one of its kind, then use `cstp copy`"
             )
         if not force and (present := next(find_replaced(settings, database, manifest), None)) is not None:
-            raise SnapshotFailed(f"{present}: exists already; --force replaces it")
+            raise sqlite_snapshot.SnapshotFailed(f"{present}: exists already; --force replaces it")
         try:
             # A full disk is noticed before the database is replaced.
             stage_files(settings.data_dir, folder, manifest)
@@ -75,7 +61,7 @@ def restore_backup(settings: Settings, folder: Path, start_progress: ProgressSta
     return manifest
 
 
-def find_replaced(settings: Settings, database: Database, manifest: BackupManifest) -> Iterator[Path]:
+def find_replaced(settings: Settings, database: Database, manifest: backup.BackupManifest) -> Iterator[Path]:
     """Yield the files that a restore would replace."""
     targets = [settings.data_dir / relative for relative, _ in data_files(manifest)]
     for path in ([] if database.path is None else [database.path]) + targets:
@@ -83,21 +69,21 @@ def find_replaced(settings: Settings, database: Database, manifest: BackupManife
             yield path
 
 
-def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: BackupManifest) -> None:
+def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: backup.BackupManifest) -> None:
     """Replace a database with the snapshot of a backup."""
     staged = staged_path(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The SQLite log of a killed restore would be rolled back into the copy, which has other pages.
-    remove_sqlite_logs(staged)
+    sqlite_snapshot.remove_sqlite_logs(staged)
     try:
         staged.unlink(missing_ok=True)
         staged.touch(mode=0o600)
-        shutil.copyfile(folder / DATABASE_FILES["sqlite"], staged)
+        shutil.copyfile(folder / backup.DATABASE_FILES["sqlite"], staged)
         # The copy and not the backup, since servers will read the copy.
         check_rows(staged, manifest)
-        rename_journal(staged)
+        sqlite_snapshot.rename_journal(staged)
         remove_index(settings)
-        replace_sqlite_database(path, staged)
+        sqlite_snapshot.replace_sqlite_database(path, staged)
     finally:
         staged.unlink(missing_ok=True)
 
@@ -106,13 +92,13 @@ def restore_postgresql(
     settings: Settings,
     database: Database,
     folder: Path,
-    manifest: BackupManifest,
-    start_progress: ProgressStart,
+    manifest: backup.BackupManifest,
+    start_progress: backup.ProgressStart,
     *,
     force: bool,
 ) -> None:
     """Replace the contents of a database with the dump of a backup."""
-    dump, tools = folder / DATABASE_FILES["postgresql"], postgresql_tools(database)
+    dump, tools = folder / backup.DATABASE_FILES["postgresql"], backup.postgresql_tools(database)
     check_postgresql_dump(tools, dump, manifest.migration)
     remove_index(settings)
     ours = {VERSION_TABLE.name, *(table.name for table in journal_tables())}
@@ -129,7 +115,7 @@ def remove_index(settings: Settings) -> None:
         shutil.rmtree(folder)
 
 
-def stage_files(data_dir: Path, folder: Path, manifest: BackupManifest) -> None:
+def stage_files(data_dir: Path, folder: Path, manifest: backup.BackupManifest) -> None:
     """Write the files of a backup into the data folder, each next to the file that it will replace."""
     for relative, saved in data_files(manifest):
         target = data_dir / relative
@@ -140,18 +126,18 @@ def stage_files(data_dir: Path, folder: Path, manifest: BackupManifest) -> None:
         staged.touch(mode=0o600)
         shutil.copyfile(folder / saved.path, staged)
         staged.chmod(saved.mode)
-        sync_file(staged)
+        sqlite_snapshot.sync_file(staged)
 
 
-def replace_files(data_dir: Path, manifest: BackupManifest) -> None:
+def replace_files(data_dir: Path, manifest: backup.BackupManifest) -> None:
     """Move the files of a backup to their places in the data folder, each in one step."""
     for relative, _ in data_files(manifest):
         target = data_dir / relative
         staged_path(target).replace(target)
-        sync_file(target.parent)
+        sqlite_snapshot.sync_file(target.parent)
 
 
-def discard_files(data_dir: Path, manifest: BackupManifest) -> None:
+def discard_files(data_dir: Path, manifest: backup.BackupManifest) -> None:
     """Remove files of a backup that were not moved to their places."""
     for relative, _ in data_files(manifest):
         if (staged := staged_path(data_dir / relative)).is_file():
@@ -160,18 +146,18 @@ def discard_files(data_dir: Path, manifest: BackupManifest) -> None:
 
 def staged_path(path: Path) -> Path:
     """Return the path for a file that is about to replace another."""
-    return path.with_name(path.name + STAGED)
+    return path.with_name(path.name + backup.STAGED)
 
 
-def data_files(manifest: BackupManifest) -> Iterator[tuple[Path, SavedFile]]:
+def data_files(manifest: backup.BackupManifest) -> Iterator[tuple[Path, backup.SavedFile]]:
     for saved in manifest.files:
         path = Path(saved.path)
-        if path.parts[0] == FILES_FOLDER:
-            yield path.relative_to(FILES_FOLDER), saved
+        if path.parts[0] == backup.FILES_FOLDER:
+            yield path.relative_to(backup.FILES_FOLDER), saved
 
 
-def check_rows(snapshot: Path, manifest: BackupManifest) -> None:
+def check_rows(snapshot: Path, manifest: backup.BackupManifest) -> None:
     """Check that a snapshot is intact and has the rows that the manifest counts. Raises SnapshotFailed."""
-    migration, rows = check_sqlite_snapshot(snapshot)
+    migration, rows = sqlite_snapshot.check_sqlite_snapshot(snapshot)
     if migration != manifest.migration or rows != manifest.rows:
-        raise SnapshotFailed(f"{snapshot}: has not what the manifest of the backup says")
+        raise sqlite_snapshot.SnapshotFailed(f"{snapshot}: has not what the manifest of the backup says")
