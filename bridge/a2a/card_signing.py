@@ -23,7 +23,6 @@ class CardSigner:
         """The id of the key."""
 
     def sign_v1_0(self, card: a2a_pb2.AgentCard) -> None:
-        """Add the signatures that clients of 1.0 verify."""
         # The forms are built before the first signature is added, and leave signatures out.
         self._add(card, canonical_card_forms(card))
 

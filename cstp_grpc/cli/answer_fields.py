@@ -44,7 +44,6 @@ def word_of_enum(descriptor: Any, number: int) -> str:
 
 
 def format_date(stamp: Timestamp) -> str:
-    """Return the date of an instant, in UTC."""
     return stamp.ToDatetime().date().isoformat()
 
 

@@ -216,7 +216,6 @@ def factors_table(factors: Sequence[pb2.FailureFactor], width: int) -> TextTable
 
 
 def factor_label(item: pb2.FailureFactor) -> str:
-    """Return the name of a factor, cut to `MAX_LABEL` characters."""
     name = to_printable(f"{enum_word(pb2.FailureFactorKind, item.kind)} {item.value}")
     return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 

@@ -178,7 +178,6 @@ def is_new_journal(settings: Settings) -> bool:
 
 
 def read_activity() -> dict[str, Any]:
-    """Return the activity of the example agents, as the file describes it."""
     import yaml
 
     found: dict[str, Any] = yaml.safe_load(ACTIVITY_FILE.read_text(encoding="utf-8"))

@@ -290,7 +290,6 @@ def show_diff(out: Output, diff: str) -> None:
 
 
 def show_duplicates(out: Output, duplicates: Iterable[DuplicateMatch]) -> None:
-    """Print likely duplicates on standard error."""
     for each in duplicates:
         words = " ".join(each.text.split())
         out.note(to_printable(f"{each.file}:{each.line}: likely the same ({each.score:.2f}): {words}"))

@@ -65,11 +65,9 @@ class NoSpans:
     """Records nothing."""
 
     def measure(self, name: str) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Return a block that records nothing."""
         return NOTHING
 
     def begin_call(self, name: str, attributes: Mapping[str, str]) -> CallSpan:  # noqa: ARG002
-        """Return a span that records nothing."""
         return UNRECORDED_CALL
 
     def measure_delivery(
@@ -78,7 +76,6 @@ class NoSpans:
         traceparent: str | None,  # noqa: ARG002
         attributes: Mapping[str, str],  # noqa: ARG002
     ) -> AbstractContextManager[object]:
-        """Return a block that records nothing."""
         return NOTHING
 
     def exemplar(self) -> dict[str, str] | None:

@@ -69,7 +69,6 @@ class HopContext:
     """The agents visited, in order."""
 
     def encode(self) -> str:
-        """Return the metadata value."""
         return f"id={quote_name(self.id)};hops={self.hops};path={','.join(map(quote_name, self.path))}"
 
     @classmethod

@@ -105,7 +105,6 @@ class MessageMapper(Generic[ModelT, MessageT]):
         return EncoderSource(self).compile()
 
     def mapper_below(self, hint: Any, descriptor: Descriptor) -> MessageMapper[Any, Any]:
-        """Return the mapper of a nested pair."""
         return self.nested.get((hint, descriptor.full_name)) or plain_mapper(hint, descriptor)
 
     def source_of(self, field: str) -> str | Callable[[ModelT], Any] | None:

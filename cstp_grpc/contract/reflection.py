@@ -30,7 +30,6 @@ class SymbolPool:
         self._reflection.AddSerializedFile(serialize_v1_descriptor())
 
     def FindFileByName(self, file_name: str) -> FileDescriptor:  # noqa: N802
-        """Return a file by its path. Raises KeyError."""
         try:
             return self._default.FindFileByName(file_name)
         except KeyError:
@@ -47,11 +46,9 @@ class SymbolPool:
         raise KeyError(symbol)
 
     def FindMessageTypeByName(self, full_name: str) -> Descriptor:  # noqa: N802
-        """Return a message by its full name. Raises KeyError."""
         return self._default.FindMessageTypeByName(full_name)
 
     def FindExtensionByNumber(self, message: Descriptor, number: int) -> FieldDescriptor:  # noqa: N802
-        """Return an extension of a message. Raises KeyError."""
         return self._default.FindExtensionByNumber(message, number)
 
     def FindAllExtensions(self, message: Descriptor) -> list[FieldDescriptor]:  # noqa: N802

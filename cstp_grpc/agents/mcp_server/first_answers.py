@@ -79,7 +79,6 @@ class HostInput(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read bytes into a buffer and return their number."""
         piece = self._take(len(buffer)) if self._pending else os.read(self._wire, len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)

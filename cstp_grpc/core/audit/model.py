@@ -184,7 +184,6 @@ class NullAuditSink:
 
 
 def truncate_action(text: str) -> str:
-    """Truncate a text to the limit of an entry's action."""
     return text if len(text) <= MAX_ACTION else f"{text[: MAX_ACTION - 1]}…"
 
 

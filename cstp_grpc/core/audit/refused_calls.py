@@ -51,7 +51,6 @@ class RefusalCounter:
         self._lock = threading.Lock()
 
     def add(self, agent: str | None, method: str, reason: str) -> None:
-        """Count a refused call."""
         at = self._clock()
         with self._lock:
             self._merge(RefusalCount(agent, method, reason, 1, at, at))

@@ -136,19 +136,16 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
     async def VerifyAudit(  # type: ignore[override]  # as above
         self, request: audit_pb2.VerifyAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[audit_pb2.VerifyAuditResponse, None]:
-        """Verify the trail."""
         return self._stream(self._proofs.verify(request))
 
     async def ExportAudit(  # type: ignore[override]  # as above
         self, request: audit_pb2.ExportAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[audit_pb2.ExportAuditResponse, None]:
-        """Stream the entries of a period as a document."""
         return self._stream(self._proofs.export(request))
 
     async def GetEvidence(  # type: ignore[override]  # as above
         self, request: audit_pb2.GetEvidenceRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[audit_pb2.GetEvidenceResponse, None]:
-        """Stream evidence about a subject."""
         return self._stream(self._proofs.give_evidence(request))
 
     def ListCheckpoints(

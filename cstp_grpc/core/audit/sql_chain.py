@@ -187,7 +187,6 @@ class ChainedInserter(Generic[RowT]):
         return ChainedRow(self._statement.prepare(row), entry_hash)
 
     def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[RowT]) -> None:
-        """Insert entries within a transaction, in their order."""
         self._chain.link(unit_of_work, rows, self._statement)
         self.insert_chained(unit_of_work, rows)
 

@@ -111,7 +111,6 @@ class VerificationReport:
         return not self.findings and self.unproved is None
 
     def add(self, finding: Finding) -> None:
-        """Add something that is wrong."""
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         else:

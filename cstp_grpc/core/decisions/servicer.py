@@ -212,7 +212,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def GetDecisionGraph(
         self, request: journal_pb2.GetDecisionGraphRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionGraphResponse:
-        """Follow the links of a decision."""
         reader = self._reader(request.oversee, "cstp.getDecisionGraph", request.id)
         graph = self._journal.read_graph(request.id, reader, request.depth, request.max_nodes)
         return messages.GRAPH.encode(graph)
@@ -227,7 +226,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def UnshareDecision(
         self, request: journal_pb2.UnshareDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.UnshareDecisionResponse:
-        """Make a shared decision private again."""
         caller = current_caller.get()
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=self._changed(private))

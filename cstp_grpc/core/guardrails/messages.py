@@ -84,7 +84,6 @@ def claimed_agent_name(
 
 
 def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
-    """Parse the action of a caller."""
     return ACTION.decode(
         message, agent=caller.agent, permissions=caller.permissions, invocation=parse_invocation_fields(message)
     )
@@ -127,7 +126,6 @@ def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> gu
 
 
 def input_message(listed: ListedInput) -> guardrails_pb2.GuardrailInput:
-    """Convert an input to a message."""
     default = listed.declared.default
     # As the value of a member, because only structures convert what Python holds.
     value = None if default is None else proto_values.dict_to_struct({"default": default}).fields["default"]

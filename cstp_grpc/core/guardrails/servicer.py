@@ -166,7 +166,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     async def TryRulebook(
         self, request: guardrails_pb2.TryRulebookRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.TryRulebookResponse:
-        """Evaluate actions by rulebooks of the request."""
         caller = current_caller.get()
         actions = [messages.parse_explained_action(request, caller, each) for each in request.actions]
         with self._trials.limit.hold(caller.agent):
@@ -180,7 +179,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     async def ReplayRulebook(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: guardrails_pb2.ReplayRulebookRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[guardrails_pb2.ReplayRulebookResponse, None]:
-        """Evaluate recorded actions by rulebooks of the request."""
         return self._replayed(current_caller.get().agent, request)
 
     async def _replayed(

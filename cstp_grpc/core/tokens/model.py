@@ -56,7 +56,6 @@ class AgentToken:
     rotated_from: str | None = None
 
     def is_usable(self, at: datetime) -> bool:
-        """Return whether it is accepted at an instant."""
         return self.revoked_at is None and at < self.expires_at
 
 
@@ -79,6 +78,5 @@ def make_token_id() -> str:
 
 
 def token_digest(token: str) -> bytes:
-    """Return the SHA-256 digest of a token's secret."""
     # No slow password hash: secrets are long and random, and every call is authenticated.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -70,7 +70,6 @@ class SqlTokenStore:
         self._order.hold(unit_of_work)
 
     def load(self, unit_of_work: UnitOfWork, token_id: str) -> AgentToken | None:
-        """Return a token, or None if it does not exist."""
         return first_token(unit_of_work, sa.select(agent_tokens).where(columns.id == replace_unstorable(token_id)))
 
     def find_request(self, unit_of_work: UnitOfWork, created_by: str, request_id: str) -> AgentToken | None:

@@ -148,7 +148,6 @@ class Approval:
     change: int = 0
 
     def is_over(self, at: datetime) -> bool:
-        """Return whether its time has run out."""
         return self.expires_at <= at
 
     def status_at(self, at: datetime) -> ApprovalStatus:

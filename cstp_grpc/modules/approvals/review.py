@@ -151,12 +151,10 @@ class ApprovalReviewer:
 
 
 def storable_comment(comment: str | None) -> str | None:
-    """Return a comment as databases store it."""
     return None if comment is None else replace_unstorable(comment)
 
 
 def may_read_all(caller: Caller) -> bool:
-    """Return whether a caller reads the requests of every agent."""
     return Permission.APPROVE in caller.permissions
 
 

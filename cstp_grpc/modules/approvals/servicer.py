@@ -103,7 +103,6 @@ WATCHED_CONDITIONS = MessageMapper(ApprovalFilter, approvals_pb2.WatchApprovalsR
 
 
 def approval_message(approval: Approval, at: datetime) -> approvals_pb2.Approval:
-    """Convert an approval request, as it is at an instant, to a message."""
     status = proto_values.APPROVAL_STATUS.number(approval.status_at(at))
     return APPROVAL.encode(approval, status=status, subject=subject_message(approval.subject))
 

@@ -114,11 +114,9 @@ class SqlApprovalStore:
         self._order.hold(unit_of_work)
 
     def find_current(self, unit_of_work: UnitOfWork, digest: str) -> Approval | None:
-        """Return the current request for a digest, or None."""
         return self._first(unit_of_work, sa.select(approvals).where(columns.digest == digest, CURRENT))
 
     def load(self, unit_of_work: UnitOfWork, approval_id: str) -> Approval | None:
-        """Return a request, or None if it does not exist."""
         return self._first(unit_of_work, sa.select(approvals).where(columns.id == replace_unstorable(approval_id)))
 
     def count_pending(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
@@ -133,7 +131,6 @@ class SqlApprovalStore:
         return count
 
     def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
-        """Store a new request."""
         self.hold(unit_of_work)
         row = APPROVAL.to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
         unit_of_work.execute(sa.insert(approvals).values(row))

@@ -92,7 +92,6 @@ def outcome_arrays(scored: Iterable[model.ReviewedDecision]) -> tuple[Values, Va
 
 
 def score_if_enough(scored: Sequence[model.ReviewedDecision]) -> model.Calibration | None:
-    """Return the calibration of decisions, or None if they are too few."""
     return score_calibration(*outcome_arrays(scored)) if len(scored) >= model.MIN_REVIEWS else None
 
 

@@ -201,7 +201,6 @@ def find_recurring_failures(
 
 
 def latest_first(decisions: Sequence[model.ReviewedDecision]) -> list[model.ReviewedDecision]:
-    """Return decisions by falling date, then by id."""
     return sorted(decisions, key=lambda item: (-item.date.timestamp(), item.id))
 
 

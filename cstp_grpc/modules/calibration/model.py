@@ -94,7 +94,6 @@ class ReliabilityBucket:
 
     @property
     def count(self) -> int:
-        """The number of decisions."""
         return self.successes + self.partials + self.failures
 
 

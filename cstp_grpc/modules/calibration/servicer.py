@@ -44,7 +44,6 @@ class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):
     def GetCalibration(
         self, request: calibration_pb2.GetCalibrationRequest, context: grpc.ServicerContext
     ) -> calibration_pb2.GetCalibrationResponse:
-        """Compare confidences with outcomes."""
         report = self._analyst.report_calibration(
             self._reader(request, "cstp.getCalibration"), parse_review_query(request), GROUPING.words(request.group_by)
         )

@@ -62,7 +62,6 @@ class CallbackOutbox:
         self._wake = wake
 
     def is_allowed(self, url: str | None) -> bool:
-        """Return True if callbacks may be sent to a URL."""
         return url is not None and self._allowed.address(url) is not None
 
     def cite(
@@ -180,7 +179,6 @@ class CallbackOutbox:
 
 
 def has_failed(entry: JournalEntry | None) -> bool:
-    """Return True if a decision exists and its outcome is failure."""
     return entry is not None and entry.decision.outcome is Outcome.FAILURE
 
 

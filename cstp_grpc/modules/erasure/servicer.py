@@ -22,13 +22,11 @@ class ErasureService(erasure_pb2_grpc.ErasureServiceServicer):
     def EraseAgent(
         self, request: erasure_pb2.EraseAgentRequest, context: grpc.ServicerContext
     ) -> erasure_pb2.EraseAgentResponse:
-        """Erase the data of an agent, or count it."""
         act = self._eraser.count if request.dry_run else self._eraser.erase
         return erasure_pb2.EraseAgentResponse(**asdict(act(current_caller.get(), request.agent)))
 
     def EraseSubject(
         self, request: erasure_pb2.EraseSubjectRequest, context: grpc.ServicerContext
     ) -> erasure_pb2.EraseSubjectResponse:
-        """Erase the data of a subject, or count it."""
         act = self._subjects.erase if request.confirm else self._subjects.count
         return erasure_pb2.EraseSubjectResponse(**asdict(act(current_caller.get(), request.subject)))

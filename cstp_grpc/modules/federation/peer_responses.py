@@ -299,7 +299,6 @@ class AccessReply:
 
 
 def read_access_reply(reply: PeerReply) -> AccessReply:
-    """Read the reply of a peer to GetAccess."""
     if isinstance(reply.answer, access_pb2.GetAccessResponse):
         return AccessReply(reply.answer, None)
     return AccessReply(None, failed_response(reply, required=True).failure)

@@ -86,11 +86,9 @@ class ProjectTree:
 
     @property
     def root(self) -> Path:
-        """The project's folder."""
         return self._root
 
     def ignored_folders(self) -> project_files.IgnoredFolders:
-        """Return the folders that a walk skips."""
         return self._read_ignored(self._root)
 
     def locate(self, path: str, field: str = "path") -> str:

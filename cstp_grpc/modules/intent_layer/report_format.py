@@ -412,6 +412,5 @@ def _parse_instant(text: str) -> datetime:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line that is not blank, shortened."""
     line = next((line.strip() for line in text.split("\n") if line.strip()), text.strip())
     return truncate_text(line, MAX_TITLE)

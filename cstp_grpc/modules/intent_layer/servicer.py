@@ -74,7 +74,6 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
     def ResolveContext(
         self, request: pb2.ResolveContextRequest, context: grpc.ServicerContext
     ) -> pb2.ResolveContextResponse:
-        """Return the sections that apply to a path."""
         resolution = self._projects[request.project].resolve(CONTEXT_REQUEST.decode(request), current_call())
         return require_size_limit(RESOLUTION.encode(resolution), "max_tokens", "is too high or missing")
 
@@ -96,7 +95,6 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         return require_size_limit(REPORT.encode(judged), "paths", "has too many findings; name fewer")
 
     def PlaceFact(self, request: pb2.PlaceFactRequest, context: grpc.ServicerContext) -> pb2.PlaceFactResponse:
-        """Return the node that a fact belongs to."""
         placed = self._projects[request.project].place(request.paths, current_call())
         return PLACEMENT.encode(placed)
 

@@ -119,7 +119,6 @@ class AuditedWriter:
         return self._events.add_event(unit_of_work, event)
 
     def add_operation(self, unit_of_work: UnitOfWork, operation: SessionOperation) -> None:
-        """Record an operation within a job."""
         self._sink.append(unit_of_work, operation.to_audit_entry(with_content=self._with_content))
 
     async def write_refusal(self, operation: SessionOperation) -> None:

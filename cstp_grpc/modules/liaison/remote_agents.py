@@ -338,7 +338,6 @@ class RemoteAgent:
         return task_id
 
     def close(self) -> None:
-        """Close the client and stop probing."""
         self._availability.close()
         self._client.close()
 
@@ -386,7 +385,6 @@ class AvailabilityCache:
         return reason, self._remembered
 
     def close(self) -> None:
-        """Stop probing."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _try(self) -> str | None:

@@ -83,7 +83,6 @@ def render_page(context: SessionContext, parts: PartTexts, counts: Mapping[Sessi
 
 
 def describe_missing(missing: Sequence[str]) -> Iterator[str]:
-    """Yield one line on unreadable parts, if any."""
     if missing:
         more = [f"and {len(missing) - MAX_MISSING} more"] if len(missing) > MAX_MISSING else []
         shown = map(quote_label, missing[:MAX_MISSING])
@@ -91,13 +90,11 @@ def describe_missing(missing: Sequence[str]) -> Iterator[str]:
 
 
 def describe_omissions(left_out: Sequence[OmittedPart]) -> Iterator[str]:
-    """Yield one line on omitted items, if any."""
     if left_out:
         yield f"Left out: {', '.join(map(describe_omission, left_out))}."
 
 
 def describe_omission(omitted: OmittedPart) -> str:
-    """Return how many items of a part are left out."""
     word = PART_WORDS.get(omitted.part, omitted.part.value)
     if not omitted.count:
         return f"further {word}"
@@ -105,27 +102,23 @@ def describe_omission(omitted: OmittedPart) -> str:
 
 
 def describe_due_review(item: Decision) -> str:
-    """Return one line about a decision whose review is due."""
     due = "" if item.review_by is None else f"due {format_date(item.review_by)}, "
     return f"- {quote_text(item.title)} ({due}{describe_origin(item)})"
 
 
 def describe_decided(item: Decision) -> str:
-    """Return one line about a decision of the caller, with its outcome and lesson."""
     outcome = "" if item.outcome is None else f"{item.outcome}, "
     lesson = f" Lesson: {quote_text(item.notes)}" if item.notes else ""
     return f"- {quote_text(item.title)} ({outcome}{describe_origin(item)}){lesson}"
 
 
 def describe_lesson(item: Decision) -> str:
-    """Return one line about a lesson, its category first."""
     category = quote_label(item.category) if item.category else "no category"
     outcome = item.outcome or "no outcome"
     return f"- [{category}] {quote_text(item.notes or '')} ({outcome}: {quote_text(item.title)}, {item.id})"
 
 
 def describe_origin(item: Decision) -> str:
-    """Return when a decision was made, how sure its agent was, and its id."""
     category = "" if item.category is None else f"{quote_label(item.category)}, "
     confidence = "" if item.confidence is None else f"confidence {item.confidence:.2g}, "
     return f"{category}decided {format_date(item.date)}, {confidence}{item.id}"

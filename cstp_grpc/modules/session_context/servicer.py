@@ -19,5 +19,4 @@ class SessionContextService(session_context_pb2_grpc.SessionContextServiceServic
     def GetSessionContext(
         self, request: session_context_pb2.GetSessionContextRequest, context: grpc.ServicerContext
     ) -> session_context_pb2.GetSessionContextResponse:
-        """Return the context for an agent that starts a session."""
         return RESPONSE.encode(self._reader.read(parse_session_context(request), current_caller.get()))

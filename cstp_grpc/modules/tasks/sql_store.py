@@ -216,7 +216,6 @@ class ListingBranch:
     changed_at: sa.ColumnElement[datetime]
 
     def select(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """Return the query of these columns of the branch."""
         return sa.select(*columns).where(*self.conditions)
 
 

@@ -317,7 +317,6 @@ class DatabaseFiles:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a loss of the files was detected."""
         return self._lost
 
     def on_loss(self, listener: Callable[[], object]) -> None:

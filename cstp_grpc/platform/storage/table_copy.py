@@ -99,7 +99,6 @@ def compare_databases(one: Database, other: Database, tables: Tables) -> list[st
 
 
 def copied_tables(tables: Tables) -> Iterator[Table]:
-    """Yield the tables whose rows are copied."""
     return (table for table in tables if table.name not in FILLED_BY_MIGRATION)
 
 

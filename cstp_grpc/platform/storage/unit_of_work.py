@@ -175,7 +175,6 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
     cache_ok = True
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
-        """Return the conversion to the driver's type."""
         # In the text that SQLAlchemy's own conversion for SQLite makes, in a fifth of the time; every record has some.
         return format_sqlite_instant if dialect.name == "sqlite" else super().bind_processor(dialect)
 

@@ -89,7 +89,6 @@ class LocalCallContext:
         raise LocalCallFailed(status)
 
     def add_done_callback(self, callback: Callable[[LocalCallContext], object]) -> None:
-        """Call a function when the call has ended."""
         self._on_done.append(callback)
 
     def finish(self) -> None:
@@ -105,7 +104,6 @@ class LocalStream:
     """A stream of responses, on the event loop of its agent."""
 
     def __init__(self, context: LocalCallContext, running: asyncio.Task[None]) -> None:
-        """Wrap the task that runs the handler."""
         self._context = context
         self._running = running
         running.add_done_callback(self._finish)

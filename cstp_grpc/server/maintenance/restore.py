@@ -62,7 +62,6 @@ def restore_backup(
 
 
 def find_replaced(settings: Settings, database: Database, manifest: backup.BackupManifest) -> Iterator[Path]:
-    """Yield the files that a restore would replace."""
     targets = [settings.data_dir / relative for relative, _ in data_files(manifest)]
     for path in ([] if database.path is None else [database.path]) + targets:
         if path.exists():
