@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from cstp_grpc.common.garbage_collection import spare_modules_collection
@@ -14,7 +15,15 @@ def run_program() -> None:
         from cstp_grpc.cli.hook_run import parse_usual_words, run_hook
 
         if (hook := parse_usual_words(sys.argv[2:])) is not None:
-            run_hook(hook)
+            # As click ends a command.
+            try:
+                run_hook(hook)
+            except KeyboardInterrupt:
+                sys.exit("\nAborted!")
+            except BrokenPipeError:
+                # Otherwise the interpreter would flush the same stream at exit, and fail again.
+                sys.stdout = io.StringIO()
+                sys.exit(1)
             return
     from cstp_grpc.cli.main import main
 

@@ -203,7 +203,7 @@ class HttpClient:
         raw = self._dial((host, port), max(deadline - self._clock(), MIN_TIMEOUT_SECONDS))
         stream = DeadlineStream(raw, deadline, self._clock)
         try:
-            # A request is sent in two pieces, the second of which would wait for the first to be acknowledged.
+            # A request larger than a segment would wait for the acknowledgement of its beginning.
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.scheme == "https":
                 assert self._tls is not None, "callers give one for https"

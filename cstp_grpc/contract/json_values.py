@@ -241,7 +241,7 @@ def item_path(path: str, key: object, *, is_object: bool) -> str:
 
 def open_container(target: Value, value: object) -> Struct | ListValue:
     """Make a Value an object or a list, as a JSON value is one, and return it empty."""
-    container = target.struct_value if isinstance(value, dict) else target.list_value
+    container = target.struct_value if isinstance(value, Mapping) else target.list_value
     # Without it an empty object would leave the Value unset, which is null.
     container.SetInParent()
     return container
@@ -269,9 +269,9 @@ def set_trusted_struct(struct: Struct, content: Mapping[str, Any]) -> None:
     """
     # Nested objects and lists are appended while the list is iterated, so that the stack does not grow with the
     # nesting.
-    pending: list[tuple[Any, Any]] = [(struct, dict(content))]
+    pending: list[tuple[Any, Any]] = [(struct, content)]
     for container, value in pending:
-        is_object = isinstance(value, dict)
+        is_object = isinstance(value, Mapping)
         members = container.fields if is_object else container.values
         for key, item in value.items() if is_object else enumerate(value):
             target = members[key] if is_object else members.add()

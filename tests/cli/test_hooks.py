@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -122,7 +126,7 @@ def test_a_fault_of_the_hook_itself_is_asked_about_and_printed_elsewhere(monkeyp
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr("cstp_grpc.cli.hook_run.answer_event", fail)
-    done = CliRunner().invoke(main, ["hook", "claude-code"], input=encode(payload("bash")))
+    done = CliRunner().invoke(main, ["hook", "claude-code"], input=encode(payload("bash")).encode())
     assert "RuntimeError: unforeseen" in asked(json.loads(done.stdout))
     assert "Traceback" in done.stderr
 
@@ -438,3 +442,30 @@ def test_settings_that_change_meanwhile_are_not_overwritten(invoke: Invoke, monk
     refused = invoke("install", "claude-code", "--agent", UNUSED)
     assert (refused.exit_code, LOCAL.read_text()) == (1, '{"model": "opus"}')
     assert "was changed meanwhile" in refused.stderr
+
+
+QUICK = [sys.executable, "-m", "cstp_grpc", "hook", "claude-code", "--agent"]
+
+
+def test_an_interrupt_ends_a_hook_quietly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [*QUICK, f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(encode(payload("bash")).encode())
+            process.stdin.close()
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            told = process.stderr.read()
+            connection.close()
+    assert (process.returncode, told) == (1, b"\nAborted!\n")
+
+
+def test_an_answer_that_nobody_reads_ends_a_hook_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*QUICK, UNUSED], input=b"{}", stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
