@@ -195,8 +195,8 @@ def skipped_line(item: importing.SkippedRecord) -> Text:
 
 ImportRequest = journal_pb2.ImportDecisionsRequest
 
-MAX_TOGETHER = 32
-MAX_BYTES_TOGETHER = 64 * 1024
+MAX_TOGETHER = 64
+MAX_BYTES_TOGETHER = 128 * 1024
 """Records of a request, all of which are stored when it is answered, and their bytes if they are several. Chosen: about
 a second of embedding, so that the progress is seen, and that an interruption loses no more.
 """

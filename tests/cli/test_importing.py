@@ -221,7 +221,7 @@ def test_json_rpc_carries_no_import_and_says_so(invoke: Invoke, adrs: Path) -> N
 
 
 def test_an_interrupted_import_goes_on_where_it_stopped(invoke: Invoke, home: Path) -> None:
-    titles = [f"Decision number {number}" for number in range(70)]
+    titles = [f"Decision number {number}" for number in range(100)]
     lines = [json.dumps({"id": title, "title": title, "date": "2026-01-01"}) for title in titles]
     (home / "records.jsonl").write_text("\n".join(lines))
     with embedding_server() as endpoint:
@@ -231,12 +231,12 @@ def test_an_interrupted_import_goes_on_where_it_stopped(invoke: Invoke, home: Pa
         endpoint.reply = lambda texts: first(texts) if titles[0] in texts else (400, {})
         interrupted = invoke("import", "records.jsonl", env=env)
         assert interrupted.exit_code == 1
-        assert "32 imported, 0 updated, 0 unchanged, 0 skipped, 38 not sent." in interrupted.stdout
+        assert "64 imported, 0 updated, 0 unchanged, 0 skipped, 36 not sent." in interrupted.stdout
         endpoint.reply = first
         endpoint.requests.clear()
         resumed = invoke("import", "records.jsonl", env=env)
-        assert "38 imported, 0 updated, 32 unchanged, 0 skipped." in resumed.stdout
-        assert [text for request in endpoint.requests for text in request["input"]] == titles[32:]
+        assert "36 imported, 0 updated, 64 unchanged, 0 skipped." in resumed.stdout
+        assert [text for request in endpoint.requests for text in request["input"]] == titles[64:]
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def write_decisions(path: Path, count: int, context: str = "") -> None:
 def test_long_records_are_sent_in_smaller_requests(
     invoke: Invoke, home: Path, embedding_endpoint: EmbeddingServer
 ) -> None:
-    write_decisions(home / "records.jsonl", 8, "The queue was full. " * 2500)
+    write_decisions(home / "records.jsonl", 8, "The queue was full. " * 4500)
     embed = embedding_endpoint.reply
     embedding_endpoint.reply = lambda texts: (400, {}) if any("Decision 3" in text for text in texts) else embed(texts)
     with running(settings(home / "data", embedding=embedding_settings(embedding_endpoint))) as app:
@@ -269,19 +269,19 @@ def test_long_records_are_sent_in_smaller_requests(
 def test_what_was_sent_without_an_answer_is_not_called_unsent(
     invoke: Invoke, home: Path, embedding_endpoint: EmbeddingServer
 ) -> None:
-    write_decisions(home / "records.jsonl", 40)
+    write_decisions(home / "records.jsonl", 72)
     with running(settings(home / "data", embedding=embedding_settings(embedding_endpoint))) as app:
         server = Server(app, invoke)
         embedding_endpoint.may_answer.clear()
         result = server("import", "records.jsonl", "--timeout", "0.5")
         assert result.exit_code == 1
         assert "0 imported" in result.stdout
-        assert "32 sent without an answer, which may be stored, 8 not sent." in result.stdout
+        assert "64 sent without an answer, which may be stored, 8 not sent." in result.stdout
         unanswered = server("import", "records.jsonl", "--timeout", "0.5", "--json")
-        assert json.loads(unanswered.stdout)["unanswered"] == 32
+        assert json.loads(unanswered.stdout)["unanswered"] == 64
         embedding_endpoint.may_answer.set()
         wait_until(lambda: len(server.json("list")["decisions"]) > 0, "what was sent is stored")
-        assert "8 imported, 0 updated, 32 unchanged, 0 skipped." in server.ok("import", "records.jsonl")
+        assert "8 imported, 0 updated, 64 unchanged, 0 skipped." in server.ok("import", "records.jsonl")
 
 
 def test_the_usual_timeout_of_calls_does_not_end_an_import(server: Server, home: Path) -> None:
