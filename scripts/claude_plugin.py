@@ -13,7 +13,7 @@ from typing import Any
 
 from cstp_grpc.agents.hooks.claude_code import wanted_hooks
 from cstp_grpc.agents.hooks.mcp_servers import OWN_NAME
-from cstp_grpc.cli.hook_command import DEFAULT_SECONDS
+from cstp_grpc.cli.resident_client import DEFAULT_SECONDS
 from cstp_grpc.common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,6 +12,10 @@ def run_program() -> None:
     """Run the command line of this process."""
     spare_modules_collection()
     if sys.argv[1:2] == ["hook"]:
+        from cstp_grpc.cli.resident_client import answer_by_resident
+
+        if answer_by_resident(sys.argv[2:]):
+            return
         from cstp_grpc.cli.hook_run import parse_usual_words, run_hook
 
         if (hook := parse_usual_words(sys.argv[2:])) is not None:

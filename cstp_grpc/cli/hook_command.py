@@ -11,7 +11,8 @@ import click
 from cstp_grpc.agents.hooks.event_handler import ApprovalPolicy, FailurePolicy
 from cstp_grpc.agents.hooks.hosts import HOSTS
 from cstp_grpc.cli import command_decorators as shared
-from cstp_grpc.cli.hook_run import DEFAULT_SECONDS, HookRun, answer_wrong_usage, run_hook
+from cstp_grpc.cli.hook_run import HookRun, answer_wrong_usage, run_hook
+from cstp_grpc.cli.resident_client import DEFAULT_SECONDS
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import ServerChoice

@@ -20,6 +20,7 @@ from cstp_grpc.agents.hooks.settings_text import install_hooks, is_made_by_insta
 from cstp_grpc.cli import hook_command, hook_run
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
 from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.resident_client import DEFAULT_SECONDS
 from cstp_grpc.contract.caller import DEVELOPER
 from cstp_grpc.contract.errors import ConfigError, CstpError
 
@@ -87,7 +88,7 @@ def install_command(
         "--resident": needs_resident(choice) if resident is None else resident,
     }
     words = [*program_words(shared=scope == "project"), *hook_words(host), *option_words(options)]
-    seconds = hook_run.DEFAULT_SECONDS if timeout is None else timeout
+    seconds = DEFAULT_SECONDS if timeout is None else timeout
     path = Path(agent.settings_files[scope]).expanduser()
     before, is_ours = read_settings(path), is_hook_of(host)
     with naming_file(path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 import sys
 import threading
@@ -28,12 +29,18 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES, HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
 from cstp_grpc.agents.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
 from cstp_grpc.agents.hooks.tool_rules import ToolRules
+from cstp_grpc.cli import resident_client
 from cstp_grpc.cli.command_state import CommandState
+from cstp_grpc.cli.resident_client import DEFAULT_SECONDS
 from cstp_grpc.cli.server_choice import ServerChoice
 from cstp_grpc.common.git_command import find_work_tree
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.errors import ConfigError, CstpError
-from cstp_grpc.platform.config.environment import command_environment, inherited_environment
+from cstp_grpc.platform.config.environment import (
+    command_environment,
+    environment_without_settings,
+    inherited_environment,
+)
 
 if TYPE_CHECKING:
     import click
@@ -42,8 +49,9 @@ if TYPE_CHECKING:
 else:
     click = LazyModule("click")
 
-DEFAULT_SECONDS: Final = 8.0
-"""Seconds for an answer. Chosen: what people bear when a server is away; the agent waits longer."""
+
+MAX_SOCKET_PATH: Final = 100
+"""Maximum length of the path of a socket: 104 bytes with the final zero on macOS, 108 on Linux."""
 
 
 class HookRun(NamedTuple):
@@ -118,10 +126,7 @@ def run_hook(hook: HookRun) -> None:
     event = HookEvent(HookMoment.BEFORE_TOOL)
     try:
         with time_limit(hook.seconds), ExitStack() as opened:
-            data = read_standard_input()
-            if hook.resident and print_resident_answer(agent, hook.given, data):
-                return
-            event = read_hook_event(agent, data)
+            event = read_hook_event(agent, read_standard_input())
             settings = HookSettings(
                 read_tool_rules(agent, hook.tools_file),
                 hook.project,
@@ -141,36 +146,42 @@ def run_hook(hook: HookRun) -> None:
         leave_resident()
 
 
-def print_resident_answer(agent: HookHost, given: Sequence[str], payload: bytes) -> bool:
-    """Print the answer of the resident process to a payload; False if there is no answer."""
-    from cstp_grpc.cli.resident_process import ask_resident, resident_socket
+def is_headless_session(agent: HookHost, given: Sequence[str], parent: int) -> bool:
+    """Return whether the agent cannot ask its user, by the arguments of the hook or by how the agent was started.
 
-    where = resident_socket()
-    # The last one counts: what the fork runs is this hook.
-    # The agent is an ancestor of this process only.
-    known = ["--headless"] if is_headless_session(agent, given) else []
-    printed = None if where is None else ask_resident(where, [*given, "--no-resident", *known], payload)
-    if printed is None:
-        return False
-    print(printed.errors, end="", file=sys.stderr)
-    print(printed.output, end="", flush=True)
-    return True
-
-
-def is_headless_session(agent: HookHost, given: Sequence[str]) -> bool:
-    """Return whether the agent cannot ask its user, by the arguments of the hook or by how the agent was started."""
+    `parent` is the process that has started the hook.
+    """
     from cstp_grpc.agents.hooks.host_process import is_headless
 
-    return "--headless" in given or (agent.waiting_program is not None and is_headless(agent.waiting_program))
+    return "--headless" in given or (agent.waiting_program is not None and is_headless(agent.waiting_program, parent))
 
 
 def leave_resident() -> None:
-    from cstp_grpc.cli.resident_process import resident_socket, start_resident
-
+    """Start the resident process, which answers the next hooks, unless it runs."""
     # The event has been answered: that the next ones take longer is not worth a word.
     with suppress(OSError):
-        if (where := resident_socket()) is not None:
+        if (where := resident_client.resident_socket()) is not None:
             start_resident(where)
+
+
+def start_resident(path: str) -> bool:
+    """Start the process that listens at a path, and return whether that can be. Raises OSError."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        return False
+    # Imported here, since most hooks only ask.
+    import subprocess
+
+    # In a session of its own, so that it outlives the agent, and with no file of the hook's open.
+    subprocess.Popen(
+        [sys.executable, "-m", "cstp_grpc.cli.resident_process", path],
+        cwd="/",
+        env=environment_without_settings(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return True
 
 
 def answer_wrong_usage(given: Sequence[str], why: str, policy: FailurePolicy) -> None:
@@ -185,7 +196,10 @@ def answer_wrong_usage(given: Sequence[str], why: str, policy: FailurePolicy) ->
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the block after some seconds, whatever it waits for; in the main thread only."""
+    """Raise TimeoutError in the block after some seconds, whatever it waits for; in the main thread only.
+
+    The seconds that the resident process was asked for count.
+    """
 
     def expire(_: int, __: FrameType | None) -> NoReturn:
         raise TimeoutError(f"it took more than {seconds:g} s")
@@ -194,7 +208,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # At least an instant: zero would be no limit.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds - resident_client.spent_seconds, 1e-6))
     try:
         yield
     finally:
@@ -258,7 +273,7 @@ def find_missing_extra(error: ImportError) -> str:
 
 def write_hook_answer(agent: HookHost, given: Sequence[str], event: HookEvent, answer: HookAnswer) -> None:
     """Print an answer on standard output; a question becomes a denial if nobody could answer it."""
-    if answer.decision is HookDecision.ASK and is_headless_session(agent, given):
+    if answer.decision is HookDecision.ASK and is_headless_session(agent, given, os.getppid()):
         answer = answer._replace(decision=HookDecision.DENY)
     if answer.notice and not agent.shows_notices:
         from cstp_grpc.common.unicode_text import replace_invisible

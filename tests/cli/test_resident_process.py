@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,15 +12,19 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from cstp_grpc.cli.resident_process import ask_resident, resident_socket, start_resident
+from cstp_grpc.cli import resident_client
+from cstp_grpc.cli.hook_run import start_resident
+from cstp_grpc.cli.resident_client import resident_socket
 from tests.agents.hooks.payloads import encode, payload
+from tests.cli.test_loading import modules_loaded, own
 from tests.client.scripted import HttpReply, http_server
 from tests.harness import TIMEOUT
 from tests.waiting import wait_until
@@ -57,11 +62,16 @@ def path(short_folder: Path) -> Path:
     return short_folder / "hooks.sock"
 
 
+def ask_resident(path: Path, words: Sequence[str], event: bytes) -> tuple[str, str] | None:
+    return resident_client.ask_resident(str(path), words, event, time.monotonic() + TIMEOUT)
+
+
 def ask(path: Path, *arguments: str, event: Any = None) -> Any:
     answer = ask_resident(path, ["claude-code", *arguments], encode(event or payload("bash")).encode())
     assert answer is not None
-    assert answer.errors == ""
-    return json.loads(answer.output)
+    output, errors = answer
+    assert errors == ""
+    return json.loads(output)
 
 
 def test_it_answers_what_the_hook_would(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +89,7 @@ def test_it_answers_what_the_hook_would(path: Path, monkeypatch: pytest.MonkeyPa
         assert wrong["permissionDecision"] == "ask"
         unread = ask_resident(path, ["claude-code"], b"{")
         assert unread is not None
-        assert "is not JSON" in unread.output
+        assert "is not JSON" in unread[0]
 
 
 def test_each_answer_is_of_the_rules_of_its_moment(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +156,7 @@ def test_a_folder_that_others_may_enter_is_not_used(path: Path, mode: int) -> No
 
 @pytest.mark.parametrize(
     "sent",
-    [b"", b"{", b"[]", b'{"output": ""}', b"\xff", b'{"output": "\\n", "errors": ""}', b'{"output": 1, "errors": ""}'],
+    [b"", b"{}", b"\n{}", b"2\n{}", b"2 0\n{", b"2 0\n{}x", b"-1 3\n{}", b"\xff 0\n", b"1 0\n\n", b"1 0\n\xff"],
 )
 def test_an_answer_that_is_none_leaves_the_hook_to_itself(path: Path, sent: bytes) -> None:
     program = (
@@ -172,19 +182,82 @@ def test_a_hook_leaves_one_that_the_next_hook_asks(short_folder: Path, monkeypat
     event = encode(payload("bash"))
     first = subprocess.run(command, input=event, capture_output=True, text=True, check=True, timeout=TIMEOUT)
     # It loads all libraries first, for which a busy machine takes its time.
-    wait_until(where.exists, "a socket", 4 * TIMEOUT)
+    wait_until(Path(where).exists, "a socket", 4 * TIMEOUT)
     second = subprocess.run(command, input=event, capture_output=True, text=True, check=True, timeout=TIMEOUT)
     assert json.loads(first.stdout) == json.loads(second.stdout)
     assert "could not be asked" in second.stdout
     with closing(socket.socket(socket.AF_UNIX)) as connection:
-        connection.connect(str(where))
+        connection.connect(where)
         pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def listening(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Something that listens where hooks ask, and keeps them from leaving a process."""
+    monkeypatch.setenv("HOME", str(short_folder))
+    path = Path(resident_socket() or "")
+    path.parent.mkdir(mode=0o700, parents=True)
+    with path.with_suffix(".lock").open("w") as lock, closing(socket.socket(socket.AF_UNIX)) as listener:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        listener.bind(str(path))
+        listener.listen()
+        yield listener
+
+
+def start_hook(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "cstp_grpc", "hook", "claude-code", "--resident", *options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_hook_without_an_answer_reads_its_event_again(listening: socket.socket) -> None:
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": ALLOWED})
+    with http_server(reply) as server, start_hook("--agent", server.url) as hook:
+        assert hook.stdin is not None
+        hook.stdin.write(encode(payload("bash")))
+        hook.stdin.close()
+        connection, _ = listening.accept()
+        connection.close()
+        assert hook.wait(TIMEOUT) == 0
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_the_limit_of_a_hook_holds_while_it_asks(sent: bool, listening: socket.socket) -> None:
+    with start_hook("--timeout", "0.2") as hook:
+        assert hook.stdin is not None
+        assert hook.stdout is not None
+        if sent:
+            hook.stdin.write(encode(payload("bash")))
+            hook.stdin.close()
+        answer = json.loads(hook.stdout.read())["hookSpecificOutput"]
+        assert answer["permissionDecision"] == "ask"
+        assert "it took more than 0.2 s" in answer["permissionDecisionReason"]
+
+
+def test_a_hook_that_is_answered_loads_next_to_nothing(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(short_folder))
+    event = short_folder / "event.json"
+    event.write_text(encode(payload("bash")))
+    with resident(Path(resident_socket() or "")), event.open() as stdin:
+        options = ["hook", "claude-code", "--agent", "http://127.0.0.1:1", "--resident"]
+        modules, printed = modules_loaded(short_folder, options, stdin=stdin)
+    assert "no server answers" in printed
+    assert own(modules) == {
+        "cstp_grpc",
+        "cstp_grpc.cli",
+        "cstp_grpc.cli.entry",
+        "cstp_grpc.cli.resident_client",
+        "cstp_grpc.common",
+        "cstp_grpc.common.garbage_collection",
+        "cstp_grpc.common.version",
+    }
+    assert not modules & {"click", "json", "socket", "hashlib", "dataclasses"}
+
+
 def socket_of(*command: str) -> str:
     """Return the socket that a process started by a command asks."""
-    program = "from cstp_grpc.cli.resident_process import resident_socket; print(resident_socket())"
+    program = "from cstp_grpc.cli.resident_client import resident_socket; print(resident_socket())"
     given = [*command, sys.executable, "-c", program]
     return subprocess.run(given, capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
 
@@ -204,9 +277,9 @@ def test_a_container_with_the_same_home_has_its_own(option: str) -> None:
 
 
 def test_code_that_is_installed_again_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = tmp_path / "resident_process.py"
+    code = tmp_path / "resident_client.py"
     code.touch()
-    monkeypatch.setattr("cstp_grpc.cli.resident_process.__file__", str(code))
+    monkeypatch.setattr("cstp_grpc.cli.resident_client.__file__", str(code))
     before = resident_socket()
     assert resident_socket() == before
     os.utime(code, ns=(0, 1))
@@ -214,12 +287,9 @@ def test_code_that_is_installed_again_has_its_own(tmp_path: Path, monkeypatch: p
 
 
 def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> NoReturn:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", classmethod(fail))
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert resident_socket() is None
 
 
 def test_a_path_that_is_too_long_for_a_socket_starts_nothing(short_folder: Path) -> None:
-    assert not start_resident(short_folder / ("x" * 120) / "hooks.sock")
+    assert not start_resident(str(short_folder / ("x" * 120) / "hooks.sock"))

@@ -4,7 +4,6 @@ argument, would wait forever.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -18,9 +17,11 @@ ASKING_OPTIONS: Final = frozenset({"-i", "--prompt-interactive", "--interactive"
 """Options with which an agent can ask: an initial prompt, and an editor as its user."""
 
 
-def is_headless(program: str) -> bool:
-    """Return whether the nearest ancestor that is an agent's program cannot ask; False if there is no such ancestor."""
-    process = os.getppid()
+def is_headless(program: str, process: int) -> bool:
+    """Return whether the nearest of a process and its ancestors that is an agent's program cannot ask.
+
+    False if there is none.
+    """
     for _ in range(MAX_ANCESTORS):
         if process <= 1:
             break
