@@ -54,7 +54,7 @@ def look(code: ProjectCodeReader, *paths: str) -> CodeContext:
 def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: ProjectCodeReader) -> None:
     found = look(code, "src/api/handlers.ts")
 
-    assert (found.project, found.paths, found.is_covered) == ("shop", ("src/api/handlers.ts",), True)
+    assert (found.project, found.paths, bool(found.nodes)) == ("shop", ("src/api/handlers.ts",), True)
     assert found.nodes == ("CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md")
     assert found.contracts == (
         CodeNote("CLAUDE.md", "Prices are in cents.", 3),
@@ -104,7 +104,7 @@ def test_a_project_without_nodes_covers_nothing(tmp_path: Path) -> None:
     found = ProjectCodeReader({"bare": sources(tmp_path)}).read_context("bare", ["src"])
 
     assert found == CodeContext("bare", ("src",), rules=CodeFacts(paths=("src",)))
-    assert not found.is_covered
+    assert not found.nodes
 
 
 def test_nothing_is_told_without_paths(code: ProjectCodeReader) -> None:
@@ -183,7 +183,7 @@ def test_a_project_that_is_gone_is_missing(shop: ProjectSources, code: ProjectCo
 
     found = look(code, "src/api", "docs")
 
-    assert (found.is_covered, found.nodes, found.missing) == (False, (), ("the project's folder cannot be read",))
+    assert (found.nodes, found.missing) == ((), ("the project's folder cannot be read",))
     assert found.rules.unreadable
 
 

@@ -23,24 +23,15 @@ ROWS_TOGETHER: Final = 5000
 """How many rows of a result are fetched at once."""
 
 
-def verify_trail(
-    database: Database, exported: Sequence[Checkpoint], keys: verification.KeyRing
-) -> verification.VerificationReport:
-    """Verify the whole trail as it is now; `exported` are checkpoints that were kept elsewhere. Raises QueryFailed."""
-    report = verification.VerificationReport()
-    for _ in iter_verification(database, exported, keys, report):
-        pass
-    return report
-
-
 def iter_verification(
     database: Database,
     exported: Sequence[Checkpoint],
     keys: verification.KeyRing,
     report: verification.VerificationReport,
 ) -> Generator[int, None, None]:
-    """Verify the trail as `verify_trail` does, into a report; yield the number of entries that were read, again and
-    again.
+    """Verify the trail as it is now into a report, and yield the number of entries read so far, again and again.
+
+    `exported` are checkpoints that were kept elsewhere. Raises QueryFailed.
     """
     with database.with_repeatable_reads().read_snapshot() as unit_of_work:
         stored = [

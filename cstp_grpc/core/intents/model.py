@@ -117,11 +117,6 @@ class CodeContext:
     rules: CodeFacts = NO_CODE
     missing: tuple[str, ...] = ()
 
-    @property
-    def is_covered(self) -> bool:
-        """Whether any node covers the paths."""
-        return bool(self.nodes)
-
 
 class CodeContextReader(Protocol):
     """Reads the code context of paths in the configured projects."""

@@ -10,7 +10,8 @@ from typing import Final
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.guardrails.history import CountedHistory, HistoryFacts, HistoryRequest, UnreadHistory
-from cstp_grpc.core.intents.recent_outcomes import OutcomeState, OutcomeStore, RecentOutcomes
+from cstp_grpc.core.intents.recent_outcomes import OutcomeState, RecentOutcomes
+from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.platform.storage.background_work import WorkPool
 
 SHORT_CHANGES: Final = 20
@@ -28,7 +29,7 @@ class OutcomeHistory:
     """
 
     def __init__(
-        self, store: OutcomeStore, read_policy: ReadPolicy, clock: Callable[[], datetime], pool: WorkPool
+        self, store: SqlOutcomeStore, read_policy: ReadPolicy, clock: Callable[[], datetime], pool: WorkPool
     ) -> None:
         self._store = store
         self._read_policy = read_policy

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, eq
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
@@ -77,26 +77,6 @@ class OutcomeChanges:
     state: OutcomeState
     outcomes: Sequence[KnownOutcome]
     deleted: Sequence[str] = ()
-
-
-class OutcomeStore(Protocol):
-    """Reads the outcomes of decisions and of closed intents."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether reads take microseconds, because the database is a file of this machine."""
-
-    def read_state(self) -> OutcomeState:
-        """Return up to where changes are committed. Raises QueryFailed."""
-
-    def load_since(self, instant: datetime) -> OutcomeChanges:
-        """Return all outcomes known since an instant, and the state that they are of. Raises QueryFailed."""
-
-    def changes_after(self, state: OutcomeState) -> OutcomeChanges:
-        """Return the decisions and closings that changed after a state, and the new state. Raises QueryFailed.
-
-        A decision that changed for another reason is among them, as it is.
-        """
 
 
 COLUMNS: Final[Mapping[str, type[Any]]] = {

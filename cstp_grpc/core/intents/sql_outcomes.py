@@ -82,10 +82,9 @@ NEW_CLOSINGS = select(*CLOSING).where(and_(IS_NUMBERED, intents.c.closing_number
 
 
 class SqlOutcomeStore:
-    """Reads outcomes from the tables of decisions and intents; fulfils `OutcomeStore`.
+    """Reads outcomes from the tables of decisions and intents.
 
-    `read_changes`, if only this process writes, returns another value after each change without asking the
-    database.
+    `read_changes`, if only this process writes, returns another value after each change without asking the database.
     """
 
     def __init__(self, database: Database, read_changes: Callable[[], object] | None = None) -> None:
@@ -116,7 +115,7 @@ class SqlOutcomeStore:
         return self._local
 
     def read_state(self) -> OutcomeState:
-        """Return up to where changes are committed."""
+        """Return up to where changes are committed. Raises QueryFailed."""
         # Read before the state: a commit in between gives another value to the next call.
         changes = None if self._read_changes is None else self._read_changes()
         if changes is not None and self._known is not None and self._known[0] == changes:
@@ -129,6 +128,7 @@ class SqlOutcomeStore:
         return state
 
     def load_since(self, instant: datetime) -> OutcomeChanges:
+        """Return all outcomes known since an instant, and the state that they are of. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             state = state_from_row(self._state.all(unit_of_work, {})[0])
             found = [
@@ -137,7 +137,10 @@ class SqlOutcomeStore:
         return OutcomeChanges(state, found)
 
     def changes_after(self, state: OutcomeState) -> OutcomeChanges:
-        """Return the decisions and closings that changed after a state, and the new state."""
+        """Return the decisions and closings that changed after a state, and the new state. Raises QueryFailed.
+
+        A decision that changed for another reason is among them, as it is.
+        """
         with self._database.read_snapshot() as unit_of_work:
             newest = state_from_row(self._state.all(unit_of_work, {})[0])
             changed = {"after": state.revision}

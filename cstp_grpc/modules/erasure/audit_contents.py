@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Protocol
 
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.core.audit.entry_hashing import EntryRow
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.modules.erasure.sql_store import SqlAgentRecordStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
-
-
-class AuditContentStore(Protocol):
-    """Removes the contents of audit entries."""
-
-    def remove_audit_contents(self, unit_of_work: UnitOfWork, rows: Sequence[EntryRow]) -> int:
-        """Remove the contents of audit entries, whose hashes stay, and return how many had one."""
 
 
 class AuditContentEraser:
     """Removes contents of audit entries batch by batch, and lets the trail say how many."""
 
     def __init__(
-        self, store: AuditContentStore, sink: AuditSink, writer: GroupCommitWriter, clock: Callable[[], datetime]
+        self, store: SqlAgentRecordStore, sink: AuditSink, writer: GroupCommitWriter, clock: Callable[[], datetime]
     ) -> None:
         self._store = store
         self._sink = sink

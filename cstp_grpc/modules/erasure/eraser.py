@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS
 from cstp_grpc.contract.errors import InvalidArgument, PermissionDenied
-from cstp_grpc.core.audit.entry_hashing import EntryRow
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser
+from cstp_grpc.modules.erasure.sql_store import ERASED_AGENT, ErasureReport, SqlAgentRecordStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -24,55 +23,6 @@ DECISIONS_AT_ONCE: Final = 50
 """Decisions erased in one transaction, each with its reviews, vectors and links. Chosen: other writes wait for it."""
 ROWS_AT_ONCE: Final = 200
 """Rows of other kinds erased in one transaction."""
-ERASED_AGENT: Final = "(erased)"
-"""Replaces the agent's name in rows that must stay, because their numbers must not be reused."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureReport:
-    """How much was erased, of each kind."""
-
-    decisions: int
-    reviews: int
-    intents: int
-    approvals: int
-    tasks: int
-    callbacks: int
-    audit_entries: int
-
-
-class AgentRecordStore(Protocol):
-    """Erases records of an agent within transactions.
-
-    The methods of kinds of records take at most `limit` and return how many they took; fewer means that none is left.
-    """
-
-    def count_records(self, agent: str) -> ErasureReport:
-        """Return how much an erasure would take of each kind. Raises QueryFailed."""
-
-    def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
-        """Return audit entries with contents, in the order of their ids from the one after `after`.
-
-        They are those of an agent, and those about its decisions and approval requests. Raises QueryFailed.
-        """
-
-    def erase_reviews(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove the name and the lessons of a reviewer from the histories of others' decisions."""
-
-    def erase_intents(self, unit_of_work: UnitOfWork, agent: str, at: datetime, limit: int) -> int:
-        """Remove revisions of intents, and let all servers forget those that are shared."""
-
-    def erase_approvals(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove approval requests, also those that another agent made on behalf of this one."""
-
-    def erase_tasks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove tasks with their push configurations and notifications."""
-
-    def erase_callbacks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove citations, notifications of callbacks, and notices about the agent for webhooks."""
-
-    def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
-        """Remove the name of an agent from the rows that remain of its deleted decisions."""
 
 
 class AgentEraser:
@@ -83,7 +33,7 @@ class AgentEraser:
 
     def __init__(
         self,
-        store: AgentRecordStore,
+        store: SqlAgentRecordStore,
         journal: Journal,
         sink: AuditSink,
         writer: GroupCommitWriter,

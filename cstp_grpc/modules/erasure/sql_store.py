@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import ColumnElement, and_, column, delete, exists, func, null, or_, select, table, update
 
@@ -15,9 +17,11 @@ from cstp_grpc.core.audit.sql_tables import audit_entries
 from cstp_grpc.core.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
 from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.core.intents.sql_store import intents, shared_intents
-from cstp_grpc.modules.erasure.eraser import ERASED_AGENT, ErasureReport
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import GlobalWriteLock, UnitOfWork, UtcDateTime
+
+ERASED_AGENT: Final = "(erased)"
+"""Replaces the agent's name in rows that must stay, because their numbers must not be reused."""
 
 # Without importing their modules, which may be disabled while their tables have rows.
 approvals = table(
@@ -76,8 +80,24 @@ KEPT_APPROVAL = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """How much was erased, of each kind."""
+
+    decisions: int
+    reviews: int
+    intents: int
+    approvals: int
+    tasks: int
+    callbacks: int
+    audit_entries: int
+
+
 class SqlAgentRecordStore:
-    """Erases the records of an agent in the tables of all modules; implements `AgentRecordStore`."""
+    """Erases the records of an agent in the tables of all modules.
+
+    The methods of kinds of records take at most `limit` and return how many they took; fewer means that none is left.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -109,7 +129,7 @@ class SqlAgentRecordStore:
         return ErasureReport(**found)
 
     def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
-        """Return audit entries with contents of an agent, and those about its records."""
+        """Return entries with contents of an agent, and about its records, after an id. Raises QueryFailed."""
         return self._find_contents(is_about_agent(agent), after, limit)
 
     def find_subject_contents(

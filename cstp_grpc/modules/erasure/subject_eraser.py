@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.contract.caller import Caller
-from cstp_grpc.core.audit.entry_hashing import EntryRow
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser
+from cstp_grpc.modules.erasure.sql_store import SqlAgentRecordStore
+from cstp_grpc.modules.erasure.user_sessions import StoredUserSessions
 
 if TYPE_CHECKING:
     # Only for its types: chat sessions may be left out while their tables have rows.
@@ -19,28 +20,6 @@ if TYPE_CHECKING:
 
 ENTRIES_AT_ONCE: Final = 200
 """Audit entries whose contents are removed in one transaction."""
-
-
-class SubjectRecordStore(Protocol):
-    """Finds the audit entries about chat sessions of a user of a tenant that were opened by an instant."""
-
-    def find_subject_contents(
-        self, tenant: str, subject: str, opened_by: datetime, after: int, limit: int
-    ) -> Sequence[EntryRow]:
-        """Return entries with contents, in the order of their ids from the one after `after`. Raises QueryFailed."""
-
-    def count_subject_contents(self, tenant: str, subject: str, opened_by: datetime) -> int:
-        """Return how many entries with contents there are. Raises QueryFailed."""
-
-
-class UserSessions(Protocol):
-    """Counts and deletes the chat sessions of users."""
-
-    def count(self, caller: Caller, user_id: str, opened_by: datetime) -> UserRecords:
-        """Return how much is stored of the sessions that a user opened by an instant. Raises QueryFailed."""
-
-    def delete(self, caller: Caller, user_id: str) -> int:
-        """Delete all sessions of a user, and return their number. Raises Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +40,8 @@ class SubjectEraser:
 
     def __init__(
         self,
-        store: SubjectRecordStore,
-        sessions: UserSessions,
+        store: SqlAgentRecordStore,
+        sessions: StoredUserSessions,
         contents: AuditContentEraser,
         sink: AuditSink,
         clock: Callable[[], datetime],

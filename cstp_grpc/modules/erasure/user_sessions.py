@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 class StoredUserSessions:
-    """Counts and deletes sessions in their tables; implements `UserSessions`.
+    """Counts and deletes sessions in their tables.
 
-    Chat sessions are imported when it is called: a server may leave them out while their tables have
-    rows.
+    Chat sessions are imported when it is called: a server may leave them out while their tables have rows.
     """
 
     def __init__(

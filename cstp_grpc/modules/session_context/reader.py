@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, zip_longest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import DecisionStatus, Enforcement, Outcome, Severity
 from cstp_grpc.contract.errors import error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.core.decisions.journal_reader import JournalReader
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter
 from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput, RulesInForce
 from cstp_grpc.core.intents.model import CodeContext, CodeContextReader
 from cstp_grpc.core.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
-from cstp_grpc.modules.calibration.confidence_records import AgentRecord
+from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.modules.calibration.scores import bucket_bounds
 from cstp_grpc.modules.session_context.model import (
     ConfidenceMeaning,
@@ -29,7 +30,7 @@ from cstp_grpc.modules.session_context.model import (
 )
 from cstp_grpc.modules.session_context.token_budget import fit_to_budget
 from cstp_grpc.platform.embedding.embedder import Embedder
-from cstp_grpc.platform.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.storage.pagination import PageRequest
 
 MAX_DECISIONS: Final = 20
 """Maximum number of decisions that are due, failed or recent, each."""
@@ -56,35 +57,13 @@ NO_PROJECTS: Final = "code: the Intent Layer is left out of this server"
 ROOT: Final = "."
 
 
-class DecisionListing(Protocol):
-    """Lists decisions, as the journal does."""
-
-    def page(
-        self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
-    ) -> Page[Decision]:
-        """Return a page of the readable decisions, latest first; with `review_due`, those of the caller that are due.
-
-        Raises QueryFailed.
-        """
-
-
-class RecordReader(Protocol):
-    """Reads the confidence records of agents, as calibration keeps them."""
-
-    def current_record(self, agent: str) -> AgentRecord | None:
-        """Return the record of an agent without asking the database; None if it has to be read."""
-
-    def read_record(self, agent: str) -> AgentRecord:
-        """Read the record of an agent. Raises QueryFailed."""
-
-
 @dataclass(frozen=True, slots=True)
 class SessionSources:
     """The sources of a session context; `code` is None without the Intent Layer."""
 
-    decisions: DecisionListing
+    decisions: JournalReader
     rules: RulesInForce
-    records: RecordReader
+    records: ConfidenceRecords
     intents: RelatedIntents
     embedder: Embedder
     code: CodeContextReader | None
@@ -202,7 +181,7 @@ class FoundDecisions:
     unread: frozenset[SessionContextPart]
 
     @classmethod
-    def read(cls, decisions: DecisionListing, reader: str, project: str | None) -> FoundDecisions:
+    def read(cls, decisions: JournalReader, reader: str, project: str | None) -> FoundDecisions:
         """Read the decisions for a reader, those of a project first. Raises QueryFailed."""
         own, failed = DecisionFilter(agent=reader, status=CURRENT), (Outcome.FAILURE,)
         due = decisions.page(reader, DecisionFilter(), PageRequest(MAX_DUE_READ), review_due=True)

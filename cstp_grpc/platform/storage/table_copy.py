@@ -90,14 +90,6 @@ def copy_tables(
         return {table.name: digest.rows for table, digest in copied.items()}
 
 
-def compare_databases(one: Database, other: Database, tables: Tables) -> list[str]:
-    """Return the names of the tables whose rows differ."""
-    with one.engine.connect() as first, other.engine.connect() as second:
-        return [
-            table.name for table in copied_tables(tables) if digest_table(first, table) != digest_table(second, table)
-        ]
-
-
 def copied_tables(tables: Tables) -> Iterator[Table]:
     return (table for table in tables if table.name not in FILLED_BY_MIGRATION)
 

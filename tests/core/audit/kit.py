@@ -13,7 +13,7 @@ from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys
 from cstp_grpc.core.audit.checkpoints import Checkpoint
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, JudgedAction
 from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
-from cstp_grpc.core.audit.sql_verification import verify_trail
+from cstp_grpc.core.audit.sql_verification import iter_verification
 from cstp_grpc.core.audit.verification import VerificationReport
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -48,9 +48,12 @@ def add_checkpoint(
     return writer.run(lambda unit_of_work: store.add(unit_of_work, key, NOON, digest), alone=True)
 
 
-def verify(database: Database, exported: Sequence[Checkpoint] = ()) -> VerificationReport:
-    """Verify the trail with the key that signs its checkpoints."""
-    return verify_trail(database, exported, TRUSTED)
+def verify(database: Database, exported: Sequence[Checkpoint] = (), keys: TrustedKeys = TRUSTED) -> VerificationReport:
+    """Verify the trail with the keys that sign its checkpoints."""
+    report = VerificationReport()
+    for _ in iter_verification(database, exported, keys, report):
+        pass
+    return report
 
 
 @contextmanager

@@ -11,10 +11,7 @@ from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryRequest, HistoryScope, HistorySubject
 from cstp_grpc.core.intents.model import Intent, IntentClosing
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
-from cstp_grpc.core.intents.recent_outcomes import OutcomeStore
-from cstp_grpc.core.intents.sql_outcomes import (
-    SqlOutcomeStore,
-)
+from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -36,7 +33,7 @@ class PastKit(JournalKit):
         self.numbers = count()
         self.lane = ObservedLane()
 
-    def server(self, store: OutcomeStore | None = None, policy: ReadPolicy | None = None) -> OutcomeHistory:
+    def server(self, store: SqlOutcomeStore | None = None, policy: ReadPolicy | None = None) -> OutcomeHistory:
         return OutcomeHistory(
             store or SqlOutcomeStore(self.database), policy or self.policy, lambda: self.clock.now, self.lane
         )

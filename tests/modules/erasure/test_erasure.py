@@ -13,12 +13,12 @@ from sqlalchemy import insert, select
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys
 from cstp_grpc.core.audit.checkpoints import KEY_FILE
-from cstp_grpc.core.audit.sql_verification import verify_trail
 from cstp_grpc.modules.erasure.sql_store import SqlAgentRecordStore
 from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.maintenance.journal_tables import journal_tables
 from tests.cli.conftest import run_command
+from tests.core.audit.kit import verify
 from tests.harness import TOKENS, running, settings
 from tests.server.maintenance.test_copy import example_row
 
@@ -104,7 +104,7 @@ def test_nothing_that_an_agent_said_is_left_in_any_table(database_url: str, tmp_
         with database.engine.connect() as connection:
             for table in journal_tables():
                 assert SECRET not in repr(connection.execute(select(table)).all()), table.name
-        verified = verify_trail(database, [], TrustedKeys.of([SigningKeyFile.load(tmp_path / KEY_FILE).public_key]))
+        verified = verify(database, keys=TrustedKeys.of([SigningKeyFile.load(tmp_path / KEY_FILE).public_key]))
     assert verified.findings == []
     assert verified.redacted > 5
 
@@ -211,7 +211,7 @@ def test_nothing_about_a_subject_is_left_in_any_table(database_url: str, tmp_pat
         with database.engine.connect() as connection:
             for table in journal_tables():
                 assert SECRET not in repr(connection.execute(select(table)).all()), table.name
-        verified = verify_trail(database, [], TrustedKeys.of([SigningKeyFile.load(tmp_path / KEY_FILE).public_key]))
+        verified = verify(database, keys=TrustedKeys.of([SigningKeyFile.load(tmp_path / KEY_FILE).public_key]))
     assert verified.findings == []
     assert verified.redacted > 5
 

@@ -18,13 +18,21 @@ from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.platform import config
 from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.migration import VERSION_TABLE, migrate_database
-from cstp_grpc.platform.storage.table_copy import compare_databases
+from cstp_grpc.platform.storage.table_copy import Tables, copied_tables, digest_table
 from cstp_grpc.server.app import App
 from cstp_grpc.server.maintenance.journal_tables import journal_tables
 from tests.cli.conftest import Invoke, enter_home, run_command
 from tests.databases import ALL_TABLES, PostgresServer, write_journal
 from tests.harness import TOKENS, running, settings
 from tests.waiting import wait_until
+
+
+def compare_databases(one: Database, other: Database, tables: Tables) -> list[str]:
+    """Return the names of the tables whose rows differ."""
+    with one.engine.connect() as first, other.engine.connect() as second:
+        return [
+            table.name for table in copied_tables(tables) if digest_table(first, table) != digest_table(second, table)
+        ]
 
 
 @pytest.fixture

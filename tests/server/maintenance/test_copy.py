@@ -17,17 +17,15 @@ from sqlalchemy.exc import DBAPIError
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys
 from cstp_grpc.core.audit.checkpoints import KEY_FILE
-from cstp_grpc.core.audit.sql_verification import verify_trail
 from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.migration import migrate_database
-from cstp_grpc.platform.storage.table_copy import compare_databases
 from cstp_grpc.platform.storage.unit_of_work import UtcDateTime
 from cstp_grpc.server.maintenance.journal_tables import journal_tables
 from tests.cli.conftest import run_command
-from tests.core.audit.kit import tampering
+from tests.core.audit.kit import tampering, verify
 from tests.databases import PostgresServer, write_journal
 from tests.harness import TOKENS, running, settings
-from tests.server.maintenance.test_backup import ids_of, recording
+from tests.server.maintenance.test_backup import compare_databases, ids_of, recording
 from tests.waiting import wait_until
 
 
@@ -66,7 +64,7 @@ def test_a_journal_moves_to_the_other_database_and_goes_on_there(
             assert client.query_decisions("Recorded after the copy").decisions[0].id == added.id
     keys = [SigningKeyFile.load(tmp_path / folder / KEY_FILE).public_key for folder in ("source", "target")]
     with closing(open_database(other_url, 1)) as other:
-        assert verify_trail(other, [], TrustedKeys.of(keys)).is_whole
+        assert verify(other, keys=TrustedKeys.of(keys)).is_whole
 
 
 def test_a_filled_database_is_not_copied_into(database_url: str, other_url: str) -> None:
