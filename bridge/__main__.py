@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -21,6 +20,7 @@ import uvloop
 from bridge.app import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc.common.extras import MissingExtra
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.platform import config
 from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -20,6 +19,7 @@ from bridge.http_request import CALL_ORIGINS, AccessCheck, BodyReader, CallOrigi
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder, Upstream, open_channel
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform.certificates import ServerCertificate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,6 +11,7 @@ import grpc
 from aiohttp import web
 
 from bridge.call_errors import error_codes
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

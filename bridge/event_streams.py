@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
@@ -19,6 +18,7 @@ from bridge.call_errors import failure_status
 from bridge.call_observation import METHOD, attach_failures, describe_failure
 from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError, FieldViolation, InvalidArgument
 
 logger = logging.getLogger(__name__)

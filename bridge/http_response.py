@@ -7,13 +7,13 @@ import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
 from bridge.call_errors import retry_seconds
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,6 +20,7 @@ from bridge.call_errors import DETAIL, error_codes, error_data, unexpected_failu
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER, AccessCheck, BodyReader
 from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 from cstp_grpc.contract.rate_limit_headers import scarcest_headers
 

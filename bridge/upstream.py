@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 from cstp_grpc.contract.json_codec import CodecError, JsonProfile, contract_json, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from a2a.types import a2a_pb2
@@ -17,6 +16,7 @@ from google.protobuf import json_format
 from bridge.a2a.call_context import EXTENSION_URI, V0_3, V1_0, VERSION_FORM, VERSION_HEADER, load_sdk_v0_3
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, MEDIA_TYPES
 from bridge.http_request import PublicUrlResolver
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.platform.config import Settings

@@ -7,7 +7,6 @@ import importlib
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -19,6 +18,7 @@ from bridge.a2a.errors import UpstreamError, jsonrpc_error, unexpected_error
 from bridge.call_errors import DETAIL, error_codes
 from bridge.http_request import LARGE_REQUEST_BYTES, AccessCheck, PublicUrlResolver
 from bridge.upstream import Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError, JsonParseError, PermissionDenied, drop_tracebacks
 from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY

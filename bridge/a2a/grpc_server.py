@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NoReturn
 
@@ -40,6 +39,7 @@ from bridge.a2a.operations import A2A_SERVICE, MESSAGES_V1_0, OperationTable, bi
 from bridge.a2a.request_handler import A2aServices
 from bridge.call_observation import UNKNOWN_METHOD, CallOutcome, Surface
 from bridge.upstream import Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.contract.errors import CannotListen, DeadlineExceeded, MethodNotFound, drop_tracebacks
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers

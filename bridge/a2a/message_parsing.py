@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from bridge.a2a.call_context import EXTENSION_URI
 from bridge.a2a.errors import violations_error
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_codec import PROTO_JSON, too_many_items
 from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, printable_key

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -19,6 +18,7 @@ from google.protobuf.message import Message
 from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import violations_error, with_json_names
 from bridge.a2a.request_handler import A2aRequestHandler
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_codec import PROTO_JSON, CodecError, from_json, to_proto_json
 

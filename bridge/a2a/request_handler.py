@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import grpc
@@ -25,6 +24,7 @@ from bridge.a2a.task_store import GrpcTaskStore, StoredTask, TaskEvent, TaskVers
 from bridge.call_observation import BridgeCallObserver
 from bridge.http_request import AUTHORIZATION, BodyReader, CallOriginReporter, PublicUrlResolver
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
 from cstp_grpc.contract.errors import Conflict, RateLimited
 from cstp_grpc.platform.config import Settings

@@ -7,7 +7,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
@@ -18,6 +17,7 @@ from bridge.a2a import message_parsing, task_store
 from bridge.a2a.call_context import EXTENSION_URI
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, MessageRequest, Params, ParsedMessage, announced_params
 from bridge.upstream import Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_codec import to_proto_json
 from cstp_grpc.gen.cstp.v1 import tasks_pb2

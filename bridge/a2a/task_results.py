@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
@@ -15,6 +14,7 @@ from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, TEXT_P
 from bridge.a2a.task_store import copy_task
 from bridge.call_errors import error_data, violation_text
 from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.errors import CstpError

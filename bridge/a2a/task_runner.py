@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ from bridge.a2a.task_preparation import PendingTask, continue_task, record_annou
 from bridge.a2a.task_results import TaskResult
 from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.errors import CstpError, InternalError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
@@ -18,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params, push_error
 from bridge.call_errors import visible_rpc_error
 from bridge.upstream import Metadata
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import a2a_tasks
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2

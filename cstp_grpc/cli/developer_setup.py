@@ -8,13 +8,13 @@ import secrets
 import shlex
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from cstp_grpc.cli.server_choice import AGENTS_FILE
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.core.decisions.model import ImportRecord, SourceLinks

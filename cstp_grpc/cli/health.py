@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from cstp_grpc.cli.server_choice import read_ca_file
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import ConfigError, InvalidArgument
 from cstp_grpc.contract.rpc_errors import connection_failure
 from cstp_grpc.platform.config import Settings, command_environment, dial_host, join_host_port

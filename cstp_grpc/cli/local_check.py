@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cstp_grpc.cli.command_decorators import current_state, parse_json_object, stack_options
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Permission, Stakes
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import click
@@ -24,6 +23,7 @@ from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.git_command import INHERITED_VARIABLES, git_command
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.modules.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
 from cstp_grpc.modules.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from cstp_grpc.cli.rpc_commands import calls_rpc
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.contract.methods import contract_methods

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import click
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.platform import child_process
 from cstp_grpc.platform.config import join_host_port
 

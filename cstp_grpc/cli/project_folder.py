@@ -7,7 +7,6 @@ import getpass
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import click
 
 from cstp_grpc.cli.command_decorators import Command
 from cstp_grpc.common.git_command import INHERITED_VARIABLES, find_work_tree
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.modules.intent_layer.model import ROOT
 from cstp_grpc.modules.intent_layer.project_files import read_ignored_folders

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from rich.text import Text
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
 from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument
 from cstp_grpc.modules.intent_layer.duplicate_search import group_duplicates
 from cstp_grpc.modules.intent_layer.learning_merge import SECTION_FOR_TYPE

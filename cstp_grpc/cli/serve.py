@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,6 +27,7 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ConsoleAccess, ServerStack
 from cstp_grpc.common.extras import MissingExtra, install_command, require_extra
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import RulePreset
 from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects

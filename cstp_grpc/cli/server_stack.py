@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import SecretStr
 
 from cstp_grpc.cli import process_supervision as supervision
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.platform.child_process import GRACE_SECONDS
 from cstp_grpc.platform.config import Settings, count_bridges, count_workers, dial_host, join_host_port

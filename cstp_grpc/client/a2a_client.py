@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -19,6 +18,7 @@ from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError,
 
 from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.spans import outgoing_trace
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.contract.json_values import restore_integers

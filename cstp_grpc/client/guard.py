@@ -9,12 +9,12 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.cstp_client import CstpClient
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.calls import Fields, Json, UnaryCall
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded
 from cstp_grpc.contract.rpc_errors import is_retriable
 from cstp_grpc.contract.service_config import service_config

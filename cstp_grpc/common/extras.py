@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 DISTRIBUTION: Final = "cstp-grpc"
 

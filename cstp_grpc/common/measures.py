@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 
 class MeasureKind(StrEnum):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 
 import yaml
+
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 
 YamlScalar = str | int | float | bool | None
 PlainValue = YamlScalar | list["PlainValue"] | dict[str, "PlainValue"]

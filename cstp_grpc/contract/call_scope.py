@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 

@@ -17,9 +17,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CstpError
 
 T = TypeVar("T")

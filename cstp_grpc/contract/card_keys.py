@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeAlias
 
@@ -19,6 +18,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 from pydantic import SecretStr
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import ConfigError
 
 PrivateKey: TypeAlias = EllipticCurvePrivateKey | RSAPrivateKey | Ed25519PrivateKey

@@ -13,12 +13,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_scalars import (

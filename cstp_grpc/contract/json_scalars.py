@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import FieldViolation
 
 MAX_VIOLATIONS: Final = 100

@@ -6,7 +6,6 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +14,7 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, Service
 from google.protobuf.message import Message
 
 from cstp_grpc import gen
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.gen.comments import RPC_COMMENTS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import errors

@@ -6,9 +6,9 @@ import functools
 import json
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cstp_grpc import gen
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import grpc
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import ConfigError
 
 if TYPE_CHECKING:

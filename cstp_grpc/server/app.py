@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cstp_grpc.client.http_client import is_public
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.measures import Measure, read_value
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.core.audit.model import NullAuditSink

@@ -12,13 +12,13 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument, drop_tracebacks
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.trusted_networks import TrustedNetworks

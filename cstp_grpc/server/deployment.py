@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import pickle
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.platform.config import Settings, log_events_to_stderr
 from cstp_grpc.platform.storage.locks import ProcessWriteLock

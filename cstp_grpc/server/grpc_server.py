@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, MeasureKind, read_value
 from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.contract.errors import CannotListen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.core.decisions.reindexing import adopt_prepared_vectors, prepare_vectors
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog

@@ -12,7 +12,6 @@ import math
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -20,6 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.contract.json_codec import CONTEXT_FIELDS
 from cstp_grpc.contract.json_values import describe_excess

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.common.spans import NO_SPANS, Spans
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.spans import NO_SPANS
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.server.deployment import Deployment, logs_calls

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -19,6 +18,7 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPC
 from cstp_grpc.agents.frameworks.mcp_approvals import PersonAsker, is_sessionless
 from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, GuardedToolCall, ToolCallRefused, ToolGuard
 from cstp_grpc.agents.hooks.hook_texts import describe_failure
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args
@@ -31,6 +30,7 @@ from cstp_grpc.client.guard import (
     require_allowed,
     run_without_waiting,
 )
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.quoted_text import OTHERS_NOTE, quote_text
 from cstp_grpc.contract.calls import Json
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, ServerUnreachable

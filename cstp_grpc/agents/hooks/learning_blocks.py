@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 BLOCK: Final = re.compile(r"^```cstp-learning[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 LINE: Final = re.compile(r"(type|path|title|detail):[ \t]*(.*)")

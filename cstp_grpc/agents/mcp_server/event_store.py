@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 import mcp_types
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 MAX_EVENTS: Final = 256
 """Maximum number of events kept for a session. Chosen: far more than occur during a reconnection."""

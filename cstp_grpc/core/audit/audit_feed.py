@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.platform.storage.background_work import RunBlocking

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.entry_hashing import format_instant
 
 CHECKPOINT: Final = "cstp-audit-checkpoint"

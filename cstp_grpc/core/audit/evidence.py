@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.audit.checkpoints import Checkpoint, parse_checkpoint
 from cstp_grpc.core.audit.entry_documents import document_to_row
 from cstp_grpc.core.audit.entry_hashing import hash_entry, hash_link, stored_content_hash

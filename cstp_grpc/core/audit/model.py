@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import PeerStatus, Stakes
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 

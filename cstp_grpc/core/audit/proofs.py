@@ -6,11 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import escape_invisible
 from cstp_grpc.core.audit import entry_documents
 from cstp_grpc.core.audit.checkpoints import Checkpoint

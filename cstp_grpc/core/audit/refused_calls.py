@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.platform.storage.background_work import PeriodicTask

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.entry_hashing import format_instant
 from cstp_grpc.core.audit.verification import KeyRing, RemovedSegment
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.audit.refused_calls import MAX_COUNT
 from cstp_grpc.core.audit.sql_tables import BLOCKED, NOT_A_CHECK, audit_entries

@@ -6,12 +6,12 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import BindParameter, Dialect, bindparam, desc, insert, select
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.entry_hashing import hash_chain_start, hash_link
 from cstp_grpc.core.audit.sql_tables import CHAIN_COLUMNS, audit_chains, audit_entries, audit_segments
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, Parameters, UnitOfWork, bind_parameters

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, or_, select
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.audit.checkpoints import Checkpoint
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_entry, stored_content_hash

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Column, RowMapping, Select, desc, func, insert, select, tuple_
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import JudgedContent, PeerStatus, Stakes
 from cstp_grpc.core.audit.entry_hashing import hash_content, hash_entry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.audit.checkpoints import Checkpoint, CheckpointStatement, InvalidCheckpoint, UnchainedEntries
 from cstp_grpc.core.audit.entry_hashing import EntryRow, hash_entry, hash_link, stored_content_hash
 from cstp_grpc.core.audit.model import AuditEvent

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from cstp_grpc.common.lazy_dataclass import asdict, dataclass, field
 from cstp_grpc.contract.enums import Shell
 
 MAX_COMMAND_CHARACTERS: Final = 64 * 1024

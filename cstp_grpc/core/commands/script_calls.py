@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.commands.model import UNKNOWN, Unresolved
 
 MAX_CODE_CHARACTERS: Final = 32 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.commands import model
 from cstp_grpc.core.commands.command_collector import ShellTexts
 from cstp_grpc.core.commands.command_reader import CommandReader

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.commands.model import UNKNOWN
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import unicodedata
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import normalize_text
 from cstp_grpc.core.decisions.model import Decision
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, islice
 
 import numpy as np
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.contract.errors import NotFound
 from cstp_grpc.core.decisions.lifecycle import redact_decisions

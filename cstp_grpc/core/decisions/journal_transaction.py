@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink

@@ -6,10 +6,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cstp_grpc.common.lazy_dataclass import asdict, dataclass, field, fields, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.contract.errors import InvalidArgument

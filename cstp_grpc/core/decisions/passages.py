@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.decision_terms import SearchedContent, cached_terms
 from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.decisions.store import PassageVectors, Vector

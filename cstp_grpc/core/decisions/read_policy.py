@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER, RELAYED_READER
 from cstp_grpc.contract.enums import Visibility

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Integer, bindparam, delete, func, insert, select
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.sql_tables import outbox
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 from cachetools import LRUCache
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility

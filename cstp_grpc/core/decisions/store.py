@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.decision_terms import NO_TERMS, Terms

@@ -7,10 +7,11 @@ their generated classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.guardrails.cel_text import CelToken, RuleExpressionError, starts_operand, tokenize_expression
 from cstp_grpc.core.guardrails.cel_tree import CelNode

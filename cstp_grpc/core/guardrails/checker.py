@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import CstpError, GuardrailEvalFailed, InvalidArgument, RateLimited, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, JudgedAction
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator

@@ -10,10 +10,10 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.contract.enums import Enforcement, Severity
 from cstp_grpc.core.guardrails import cognition_engines_conditions as dialect

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.guardrails import fact_readers, model

@@ -6,10 +6,10 @@ A guardrail that cannot be evaluated counts as matched (fail closed).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import cut_line, fold_name
 from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
 from cstp_grpc.core.commands.model import NO_INVOCATION

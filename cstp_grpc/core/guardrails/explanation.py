@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.core.guardrails.cel_engine import CelEvaluationError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import ApprovalStatus, Enforcement, Severity, Stakes
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import normalize_text
 
 VOWEL: Final = re.compile("[aeiouy]")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import Enforcement, Severity
 from cstp_grpc.core.audit.model import AuditEntry, JudgedAction
 from cstp_grpc.core.guardrails.cel_variables import INTENTS_VARIABLE

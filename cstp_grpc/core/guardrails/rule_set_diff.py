@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.rulebook import is_same_json

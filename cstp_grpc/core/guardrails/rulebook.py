@@ -7,10 +7,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.core.guardrails import rulebook_files
 from cstp_grpc.core.guardrails.inputs import find_spelling_clashes

@@ -8,9 +8,10 @@ import logging
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

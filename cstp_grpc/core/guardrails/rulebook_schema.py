@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import Enforcement, Outcome, Permission, Severity, Shell, Stakes
 from cstp_grpc.core.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES

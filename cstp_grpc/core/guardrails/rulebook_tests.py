@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator

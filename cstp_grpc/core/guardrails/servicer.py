@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.guardrails.cel_cost import MAX_TEXT_STEPS, ValueSize
 from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError, CelProgram
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError, tokenize_expression

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.core.guardrails import model

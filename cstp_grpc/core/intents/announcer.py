@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT, Permission, Visibility
 from cstp_grpc.contract.errors import InvalidArgument, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import Conflict, NotFound

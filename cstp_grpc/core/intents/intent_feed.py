@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -13,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import Outcome, Stakes, Visibility
 from cstp_grpc.contract.errors import InvalidArgument, NotFound

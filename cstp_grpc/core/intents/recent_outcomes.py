@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, eq
@@ -18,6 +17,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import fold_name, replace_unstorable
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.decisions.read_policy import ReadPolicy

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import PurePosixPath
 
 import numpy as np
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.guardrails.cel_variables import MAX_WINDOW_SECONDS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller

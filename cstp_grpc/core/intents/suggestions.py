@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
 from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.core.decisions.model import Decision, Match

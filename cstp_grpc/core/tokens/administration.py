@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from cstp_grpc.common.confusable_names import NameIndex, find_name_fault
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import SERVER_AGENTS, Permission

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import is_storable
 from cstp_grpc.contract.enums import DEFAULT_TENANT, Permission
 from cstp_grpc.contract.limits import MAX_NAME_CHARACTERS

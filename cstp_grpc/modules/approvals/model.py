@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import ApprovalStatus, Stakes
 from cstp_grpc.contract.errors import Conflict, InvalidArgument, PermissionDenied
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation

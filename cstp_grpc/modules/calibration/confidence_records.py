@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Final
 
 from cachetools import LRUCache
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.modules.calibration.model import MIN_REVIEWS, OUTCOME_VALUES, StatedConfidence
 from cstp_grpc.modules.calibration.scores import bucket_number, wilson_interval
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore

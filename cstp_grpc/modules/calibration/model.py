@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Outcome, Stakes
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.store import Vector

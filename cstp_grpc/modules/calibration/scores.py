@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.modules.calibration import model
 
 Values = NDArray[np.float64]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from sqlalchemy import ColumnElement, and_, column, delete, exists, func, null, or_, select, table, update
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.core.audit.entry_hashing import EntryRow
 from cstp_grpc.core.audit.model import AuditEvent

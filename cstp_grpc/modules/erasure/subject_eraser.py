@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser

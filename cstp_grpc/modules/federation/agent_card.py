@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -14,6 +13,7 @@ from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLa
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
 from cstp_grpc.client.tls import tls_context
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract.errors import DeadlineExceeded, InternalError, InvalidArgument, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import MAX_REASON_CHARACTERS, error_class_for_http_status

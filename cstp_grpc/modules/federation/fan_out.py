@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, HopContext, asks_peers, reject_unknown_agents
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.contract.errors import RateLimited

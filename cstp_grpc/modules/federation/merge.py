@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final, Generic, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL, Severity
 from cstp_grpc.core.guardrails.model import Verdict, Violation, is_approval_missing
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2

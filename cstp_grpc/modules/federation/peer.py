@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import Message
 
 from cstp_grpc.client.tls import raise_config_errors, read_ca_file, read_card_keys
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.common.spans import UNRECORDED_CALL, CallSpan
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import CstpError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.enums import ApprovalStatus, PeerStatus, Severity

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc
 from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.tls import channel_credentials, context_for_authorities, tls_context
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import errors, json_codec, rpc_errors
 from cstp_grpc.contract.enums import PeerStatus

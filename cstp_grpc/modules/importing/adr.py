@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.common.yaml_with_lines import PlainValue
 from cstp_grpc.contract.enums import Outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import lru_cache
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.yaml_with_lines import YamlReader
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.modules.importing.markdown_sections import MarkdownLine

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlReader
 from cstp_grpc.modules.importing.model import RecordError, storage_problem
 

@@ -12,12 +12,12 @@ import re
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from cstp_grpc.common.git_command import DIFF_OPTIONS, find_work_tree, git_command
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.modules.importing.model import MAX_LENGTHS, DateOrigin, RecordError, quote_start, storage_problem
 
 MARKDOWN_SUFFIXES = (".md", ".markdown")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.core.decisions.model import Reason
 from cstp_grpc.modules.importing.adr_conventions import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.token_estimate import count_tokens
 from cstp_grpc.common.unicode_text import replace_invisible, to_printable_line
 from cstp_grpc.modules.intent_layer import model

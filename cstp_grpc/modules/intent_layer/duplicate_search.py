@@ -7,10 +7,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.errors import InvalidArgument, QueryFailed, Unavailable
 from cstp_grpc.modules.intent_layer import node_document

@@ -11,8 +11,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer.model import ROOT
 from cstp_grpc.modules.intent_layer.project_files import ABSENT_ERRNOS, LIST_FLAGS, READ_FLAGS, join_path

@@ -10,12 +10,12 @@ import tomllib
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer.model import ROOT
 from cstp_grpc.modules.intent_layer.node_document import MAX_NESTING

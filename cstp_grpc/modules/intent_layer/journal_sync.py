@@ -11,11 +11,11 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from markdown_it.tree import SyntaxTreeNode
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT, Visibility
 from cstp_grpc.contract.errors import CstpError

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.modules.intent_layer.context_resolution import PROTOCOL_SECTIONS, SECTION_ORDER
 from cstp_grpc.modules.intent_layer.learning_store import containing_folder, report_file_name

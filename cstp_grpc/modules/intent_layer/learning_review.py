@@ -33,9 +33,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from cstp_grpc.common.lazy_dataclass import asdict, dataclass
 from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer import durable_files, learning_merge, learning_store, model
 from cstp_grpc.modules.intent_layer.duplicate_search import (

@@ -9,11 +9,11 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 from cachetools import LRUCache
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.modules.intent_layer import durable_files, model
 from cstp_grpc.modules.intent_layer.project_files import MAX_PATH_BYTES, common_folder, iter_ancestors, parent_of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 ROOT = "."
 """The root of a project, as paths are written: relative to it, with `/`."""

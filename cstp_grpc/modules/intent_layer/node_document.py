@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 
@@ -13,6 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.modules.intent_layer.model import NodeSection
 
 SOURCE_LINE = "_Source: {}_"

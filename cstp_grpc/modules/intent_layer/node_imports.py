@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer.model import BrokenImport, NodeFile
 from cstp_grpc.modules.intent_layer.node_document import INTRODUCTION, NodeDocument, parse_blocks, split_front_matter

@@ -8,11 +8,11 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from cstp_grpc.common.git_command import DIFF_OPTIONS, start_git
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.modules.intent_layer.model import ROOT
 from cstp_grpc.modules.intent_layer.project_files import GIT_TIMEOUT_SECONDS, NAMES_WITHOUT_GIT, name_of, parent_of
 from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
@@ -12,6 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline, backtick, link
 from markdown_it.token import Token
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer.model import ROOT
 from cstp_grpc.modules.intent_layer.node_document import LINE_END, MAX_NESTING

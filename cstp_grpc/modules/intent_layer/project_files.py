@@ -9,13 +9,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
 from cstp_grpc.common.git_command import find_work_tree, start_git
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer.model import ROOT
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import NotFound, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.modules.intent_layer import model

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from cachetools import LRUCache
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.token_estimate import count_tokens
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, Unavailable
 from cstp_grpc.modules.intent_layer import project_files

@@ -42,9 +42,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.common.unicode_text import truncate_text
 from cstp_grpc.modules.intent_layer import model

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import yaml
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import to_printable_line
 from cstp_grpc.contract.enums import NodeRule, RuleSeverity
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable

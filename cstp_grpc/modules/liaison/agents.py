@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.common.spans import NO_SPANS, Spans
 from cstp_grpc.contract.errors import FieldViolation, InvalidPillar

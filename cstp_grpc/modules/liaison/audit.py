@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.core.guardrails.checker import verdict_audit_fields
 from cstp_grpc.core.guardrails.model import Verdict

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.spans import inbound_trace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract import errors

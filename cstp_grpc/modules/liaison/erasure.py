@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.modules.liaison.model import Event, EventType, TenantCaller

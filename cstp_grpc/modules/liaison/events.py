@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.modules.liaison.model import Event, EventFilter
 from cstp_grpc.modules.liaison.sessions import MAX_PAGE_SIZE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.core.audit.model import AuditEvent

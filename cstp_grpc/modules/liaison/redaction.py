@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import ConfigError, ContextSharingFailed
 
 if TYPE_CHECKING:

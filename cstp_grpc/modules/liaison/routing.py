@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.spans import inbound_trace
 from cstp_grpc.contract.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.core.audit.model import AuditEvent

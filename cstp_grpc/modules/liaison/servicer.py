@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf import struct_pb2
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.contract.enums import LIAISON_SUPERVISOR
 from cstp_grpc.contract.errors import CstpError, SessionUpdateFailed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.audit.model import JUDGMENTS, AuditEntry, AuditEvent
 from cstp_grpc.modules.webhooks.delivery import WebhookUrl

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field, replace
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.model import Decision, DecisionContent, Links

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput
 from cstp_grpc.core.intents.model import CodeNote

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, zip_longest
 from typing import Any, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import DecisionStatus, Enforcement, Outcome, Severity
 from cstp_grpc.contract.errors import error_reason

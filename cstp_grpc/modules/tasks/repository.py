@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import TaskState
 from cstp_grpc.contract.errors import Conflict, MethodNotFound, NotFound
 from cstp_grpc.modules.tasks import model

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import TaskState
 from cstp_grpc.modules.tasks.model import (

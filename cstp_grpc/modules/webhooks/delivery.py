@@ -9,11 +9,11 @@ import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.audit.model import AuditEntry, AuditSink
 from cstp_grpc.platform.storage.delivery import DeliveryAttempt

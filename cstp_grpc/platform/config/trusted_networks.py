@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import ConfigError
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address

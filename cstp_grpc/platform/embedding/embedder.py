@@ -6,12 +6,13 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 Vectors = NDArray[np.float32]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import numpy as np
 from cstp_grpc.client.http_client import HttpClient, HttpResponse
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.client.retry import Retrier
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import CstpError, QueryFailed, Unavailable
 from cstp_grpc.platform.embedding.embedder import UncachedEmbedder, Vectors
 

@@ -14,11 +14,11 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from cstp_grpc.common.extras import install_command
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

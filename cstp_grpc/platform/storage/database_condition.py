@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.platform.storage.database import Database, translate_read_errors
 from cstp_grpc.platform.storage.migration import read_revision
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Lock, Timer
 from typing import Generic, Protocol, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.platform.storage.delivery_queue import (
     DeliveryFailed,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, Row, Table
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.measures import Measure, read_labelled
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork

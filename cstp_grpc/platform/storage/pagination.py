@@ -10,10 +10,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import is_storable
 from cstp_grpc.contract.errors import InvalidArgument
 

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, inspect, text
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.platform.storage.database import POSTGRESQL_ARGUMENTS, Database
 from cstp_grpc.platform.storage.migration import MIGRATION_LOCK, read_revision
 from cstp_grpc.platform.storage.sqlite_snapshot import SnapshotFailed, require_known_migration, sync_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
 from types import NoneType, UnionType
@@ -11,6 +10,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 
 from sqlalchemy import ColumnElement, Table
 
+from cstp_grpc.common.lazy_dataclass import dataclass, fields
 from cstp_grpc.common.unicode_text import replace_unstorable
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 from weakref import WeakSet
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import RateLimited, Unavailable
 from cstp_grpc.platform.storage.background_work import RunBlocking
 

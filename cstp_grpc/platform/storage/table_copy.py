@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Column, Connection, Table, func, insert, inspect, select, text
 from sqlalchemy.schema import sort_tables
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.migration import (
     MIGRATION_LOCK,

@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, groupby
@@ -17,6 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+
+from cstp_grpc.common.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.platform.certificates import ServerCertificate
 from cstp_grpc.platform.config import join_host_port

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
 from cstp_grpc.contract.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
 from cstp_grpc.contract.enums import DEFAULT_TENANT, Permission

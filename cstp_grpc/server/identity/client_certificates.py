@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,6 +14,7 @@ from cachetools import LRUCache
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.call_origin import BRIDGE_KEY_METADATA_KEY, CERTIFICATE_METADATA_KEY, FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.core.tokens.model import TokenIdentity
 from cstp_grpc.server.identity.call_origin import CallOrigins

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import jwt
 from cachetools import LRUCache
 
 from cstp_grpc.common.confusable_names import NameIndex
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import SERVER_AGENTS, Permission
 from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.tokens.model import TokenIdentity, is_name

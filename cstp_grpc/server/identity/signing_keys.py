@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.http_exchange import HttpProtocolError
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 
 logger = logging.getLogger(__name__)
 

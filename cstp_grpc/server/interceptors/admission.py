@@ -9,11 +9,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import DeadlineExceeded, RateLimited, Unavailable
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rate_limit_headers import LIMIT_KEY, POLICY_KEY, REMAINING_KEY, RESET_KEY

@@ -12,11 +12,11 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from cstp_grpc.common.lazy_dataclass import asdict, dataclass
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.environment import process_environment

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS, Permission
 from cstp_grpc.contract.errors import InvalidArgument

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from cryptography import x509
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.platform.config import Settings
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.core.audit.audit_feed import AuditFeed
 from cstp_grpc.core.audit.checkpointer import Checkpointer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
 from cstp_grpc.core.audit.oversight import Oversight

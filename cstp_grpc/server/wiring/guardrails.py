@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.guardrails.checker import GuardrailChecker

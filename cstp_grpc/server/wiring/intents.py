@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.servicer import DecisionQueries, QueryLimits
 from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker, prepare_history

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, read_value
 from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.core.guardrails.checker import GuardrailChecker

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure
 from cstp_grpc.contract.enums import PushFormat
 from cstp_grpc.contract.methods import contract_methods, required_permissions

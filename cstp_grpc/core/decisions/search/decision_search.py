@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.core.decisions.search import search_results

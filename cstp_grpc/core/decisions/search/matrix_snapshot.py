@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass, fields
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import Terms
 from cstp_grpc.core.decisions.model import DecisionFilter

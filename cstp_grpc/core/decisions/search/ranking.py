@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress, product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import TermField
 from cstp_grpc.core.decisions.model import MatchReason

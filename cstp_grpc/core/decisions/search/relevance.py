@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.decision_terms import QueryTerm, is_numbered_identifier, query_terms
 from cstp_grpc.core.decisions.store import Vector
 

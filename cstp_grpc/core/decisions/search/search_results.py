@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
 
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.core.decisions.decision_terms import names_in_title
 from cstp_grpc.core.decisions.model import DecisionFilter, Match

@@ -7,9 +7,9 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Final
 
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.model import DecisionFilter, Match
 from cstp_grpc.core.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, MoreResultsNeeded
 from cstp_grpc.core.decisions.search.relevance import Favoured

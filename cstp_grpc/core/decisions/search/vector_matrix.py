@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 
 import numpy as np
 
+from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import matrix_snapshot

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.common.lazy_dataclass import dataclass, fields, replace
 from cstp_grpc.core.decisions.decision_terms import TERM_TYPE, Terms
 
 MAX_POSTINGS = 400_000
