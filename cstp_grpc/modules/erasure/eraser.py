@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Final
 
 from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
-from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS
