@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -85,10 +85,6 @@ class UnobservedCalls:
     @contextmanager
     def observe_call(self, surface: Surface, method: str) -> Iterator[CallOutcome]:  # noqa: ARG002
         yield CallOutcome()
-
-
-def known_method(name: str, known: Collection[str]) -> str:
-    return name if name in known else UNKNOWN_METHOD
 
 
 def describe_failure(failure: CstpError) -> CallFailure:

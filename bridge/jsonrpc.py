@@ -105,7 +105,7 @@ def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
     if isinstance(call_id, (bool, dict, list)):
         # JSON-RPC 2.0, section 5: the id of an error is null where that of the request cannot be determined.
         return MalformedJsonRpcRequest("null", invalid_request("id must be a string, a number or null"))
-    text = encode_id(call_id)
+    text = call_id.text if isinstance(call_id, SpelledNumber) else json.dumps(call_id)
     if document.get("jsonrpc") != "2.0":
         return MalformedJsonRpcRequest(text, invalid_request('jsonrpc must be "2.0"'))
     method = document.get("method")
@@ -117,10 +117,6 @@ def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
     # The member decides and not its value: `"id": null` is a call, and only without an id is it a notification (section
     # 4.1).
     return JsonRpcRequest(text if "id" in document else None, method, params)
-
-
-def encode_id(value: object) -> str:
-    return value.text if isinstance(value, SpelledNumber) else json.dumps(value)
 
 
 def encode_result(call_id: str, value: object) -> str:
@@ -357,11 +353,9 @@ def method_of_body(body: JsonRpcBody, known: Collection[str]) -> str:
     if body.is_batch:
         return call_observation.BATCH
     (call,) = body.calls
-    return (
-        call_observation.known_method(call.method, known)
-        if isinstance(call, JsonRpcRequest)
-        else call_observation.UNKNOWN_METHOD
-    )
+    if isinstance(call, JsonRpcRequest) and call.method in known:
+        return call.method
+    return call_observation.UNKNOWN_METHOD
 
 
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:

@@ -185,7 +185,7 @@ class AgentCardBuilder:
         names = [method.name for method in self._methods if method.service == CORE_SERVICE]
         # Members of the CSTP design that the type of A2A 0.3 does not have, and would drop.
         found["capabilities"]["cstp"] = {"version": CSTP_VERSION, "methods": names}
-        found["authentication"] = {"schemes": scheme_names(self._settings)}
+        found["authentication"] = {"schemes": [name for name, _ in build_schemes(self._settings)]}
         if self._agent.contact is not None:
             found["contact"] = self._agent.contact
         return found
@@ -317,10 +317,6 @@ def declare_security(card: a2a_pb2.AgentCard, settings: Settings) -> None:
         for name in names:
             # An empty list of scopes, which must be present: its key names the scheme.
             requirement.schemes[name].SetInParent()
-
-
-def scheme_names(settings: Settings) -> list[str]:
-    return [name for name, _ in build_schemes(settings)]
 
 
 def build_schemes(settings: Settings) -> Iterator[tuple[str, a2a_pb2.SecurityScheme]]:

@@ -98,7 +98,7 @@ class TimestampCodec:
             problems.add(path, "must be an instant of the years 1 to 9999")
             return
         message.seconds = seconds
-        message.nanos = parse_fraction(fraction)
+        message.nanos = int(fraction.ljust(9, "0")) if fraction else 0
 
 
 class FieldMaskCodec:
@@ -133,11 +133,6 @@ class DurationCodec:
             message.FromJsonString(value)
         except ValueError:
             problems.add(path, f"must be a length of time from -{MAX_DURATION_SECONDS}s to {MAX_DURATION_SECONDS}s")
-
-
-def parse_fraction(digits: str | None) -> int:
-    """Return the nanoseconds of up to 9 fractional digits."""
-    return int(digits.ljust(9, "0")) if digits else 0
 
 
 class JsonValueCodec:

@@ -207,7 +207,7 @@ def compile_value(field: FieldDescriptor, rules: validate_pb2.FieldRules, valida
         if field.message_type.full_name == STRUCT and not given:
             return validator.acceptance_of_struct(field)
         return accept_nothing if given else compile_message(field.message_type, validator)
-    tests = [test_of_expression(rule.expression) for rule in given.pop("cel", ())]
+    tests = [KNOWN_EXPRESSIONS.get(rule.expression, accept_nothing) for rule in given.pop("cel", ())]
     if field.type == FieldDescriptor.TYPE_STRING:
         tests.append(accept_storable)
     for name, kind_rules in given.items():
@@ -286,11 +286,6 @@ KNOWN_EXPRESSIONS: Mapping[str, Accept] = {
     "this.matches('^[!-~]{1,128}$')": lambda text: VISIBLE_ASCII.fullmatch(text) is not None,
 }
 """The predicates for the annotations' expressions on hot paths."""
-
-
-def test_of_expression(expression: str) -> Accept:
-    """Return a predicate of values for which an expression is true."""
-    return KNOWN_EXPRESSIONS.get(expression, accept_nothing)
 
 
 def describe_struct_flaw(struct: Struct, max_depth: int, max_values: int) -> str | None:

@@ -61,7 +61,7 @@ def normalize_content(content: model.DecisionContent) -> model.DecisionContent:
         date=None if content.date is None else content.date.astimezone(UTC),
         notes=normalize_optional_text(content.notes),
         reasons=tuple(normalize_reason(reason) for reason in content.reasons),
-        tags=unique_texts(content.tags),
+        tags=tuple(dict.fromkeys(replace_unstorable(tag) for tag in content.tags)),
         project=normalize_optional_text(content.project),
         review_by=None if content.review_by is None else content.review_by.astimezone(UTC),
     )
@@ -88,11 +88,6 @@ def convert_links(links: model.Links, convert: Callable[[tuple[str, ...]], Itera
 
 def sorted_unique_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(map(replace_unstorable, ids))))
-
-
-def unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return texts with unstorable characters replaced, in their order, each once."""
-    return tuple(dict.fromkeys(replace_unstorable(text) for text in texts))
 
 
 def initial_status(content: model.DecisionContent) -> DecisionStatus:
@@ -225,7 +220,7 @@ def redact_for_reader(decision: model.Decision, caller: str, readable: Container
     if decision.agent == caller:
         return decision
     reasons = tuple(model.Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
-    links = keep_links_to(decision.links, readable)
+    links = convert_links(decision.links, lambda ids: (key for key in ids if key in readable))
     return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
 
 
@@ -259,10 +254,6 @@ def check_linkable(
         # An import may have given it more; adding nothing new is not an error then.
         if len(kept | targets) > MAX_LINKS_OF_KIND and targets - present:
             raise InvalidArgument.field(field, f"would give the decision more than {MAX_LINKS_OF_KIND} such links")
-
-
-def keep_links_to(links: model.Links, targets: Container[str]) -> model.Links:
-    return convert_links(links, lambda ids: (key for key in ids if key in targets))
 
 
 @dataclass(frozen=True, slots=True)

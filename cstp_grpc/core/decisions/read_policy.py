@@ -40,7 +40,7 @@ class ReadPolicy:
         if caller in (decision.agent, OVERSEER):
             return True
         return decision.visibility is Visibility.SHARED and (
-            not self.is_restricted_peer(caller) or self.is_shared_with_peers(decision)
+            not self.is_restricted_peer(caller) or self.shares_with_peers(decision.category, decision.tags)
         )
 
     def may_read_intent(self, category: str | None, caller: str) -> bool:
@@ -48,10 +48,6 @@ class ReadPolicy:
         return not self.is_restricted_peer(caller) or (
             not self.tags and (not self.categories or category in self.categories)
         )
-
-    def is_shared_with_peers(self, decision: Decision) -> bool:
-        """Return True if peers may read a decision of another agent once it is shared."""
-        return self.shares_with_peers(decision.category, decision.tags)
 
     def shares_with_peers(self, category: str | None, tags: Iterable[str]) -> bool:
         """Return True if peers may read a shared decision of this category with these tags."""

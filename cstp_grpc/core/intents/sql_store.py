@@ -9,57 +9,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Index,
-    Insert,
-    Integer,
-    LargeBinary,
-    RowMapping,
-    Select,
-    Table,
-    Text,
-    UniqueConstraint,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    desc,
-    exists,
-    func,
-    or_,
-    select,
-    true,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import Visibility
-from cstp_grpc.core.intents.model import (
-    AnnouncedIntent,
-    Intent,
-    IntentClosing,
-    IntentContended,
-    IntentFilter,
-    IntentKey,
-)
+from cstp_grpc.core.intents import model
+from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.pagination import (
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-    from_microseconds,
-    to_microseconds,
-)
 from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.sequence_order import SequenceOrder
 from cstp_grpc.platform.storage.unit_of_work import (
@@ -75,36 +33,36 @@ from cstp_grpc.platform.storage.unit_of_work import (
     partial_index,
 )
 
-intents = Table(
+intents = sa.Table(
     "intents",
     metadata,
-    Column("id", SERIAL, primary_key=True),
-    Column("agent", Text, nullable=False),
-    Column("correlation_id", Text, nullable=False),
-    Column("content_hash", Text, nullable=False),
-    Column("received_at", UtcDateTime, nullable=False),
-    Column("claimed_id", Text),
-    Column("claimed_url", Text),
-    Column("intent", Text),
-    Column("context", Text),
-    Column("category", Text),
-    Column("stakes", Text, nullable=False),
-    Column("confidence", Double),
-    Column("metadata", OPTIONAL_JSON),
-    Column("project", Text),
-    Column("paths", OPTIONAL_JSON),
-    Column("revision", Integer, nullable=False, server_default="1"),
-    Column("visibility", Text, nullable=False, server_default="private"),
-    Column("closed_at", UtcDateTime),
-    Column("outcome", Text),
-    Column("closing_notes", Text),
-    Column("decision_id", IDENTIFIER),
-    Column("closing_number", BigInteger),
-    UniqueConstraint("agent", "correlation_id", "revision"),
-    Index(None, "received_at", "id"),
-    Index(None, "agent", "received_at", "id"),
-    Index(None, "category", "received_at", "id"),
-    Index(None, "correlation_id"),
+    sa.Column("id", SERIAL, primary_key=True),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("correlation_id", sa.Text, nullable=False),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("received_at", UtcDateTime, nullable=False),
+    sa.Column("claimed_id", sa.Text),
+    sa.Column("claimed_url", sa.Text),
+    sa.Column("intent", sa.Text),
+    sa.Column("context", sa.Text),
+    sa.Column("category", sa.Text),
+    sa.Column("stakes", sa.Text, nullable=False),
+    sa.Column("confidence", sa.Double),
+    sa.Column("metadata", OPTIONAL_JSON),
+    sa.Column("project", sa.Text),
+    sa.Column("paths", OPTIONAL_JSON),
+    sa.Column("revision", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("visibility", sa.Text, nullable=False, server_default="private"),
+    sa.Column("closed_at", UtcDateTime),
+    sa.Column("outcome", sa.Text),
+    sa.Column("closing_notes", sa.Text),
+    sa.Column("decision_id", IDENTIFIER),
+    sa.Column("closing_number", sa.BigInteger),
+    sa.UniqueConstraint("agent", "correlation_id", "revision"),
+    sa.Index(None, "received_at", "id"),
+    sa.Index(None, "agent", "received_at", "id"),
+    sa.Index(None, "category", "received_at", "id"),
+    sa.Index(None, "correlation_id"),
     partial_index("closed_at", where="closed_at IS NOT NULL"),
     partial_index("closing_number", where="closing_number IS NOT NULL"),
 )
@@ -113,28 +71,28 @@ intents = Table(
 `closing_number` numbers those that are closed, in the order in which that becomes visible.
 """
 
-shared_intents = Table(
+shared_intents = sa.Table(
     "shared_intents",
     metadata,
-    Column("agent", Text, primary_key=True),
-    Column("correlation_id", Text, primary_key=True),
-    Column("revision", Integer, primary_key=True, autoincrement=False),
-    Column("received_at", UtcDateTime, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("vector", LargeBinary, nullable=False),
-    Column("allowed", Boolean),
-    Index(None, "received_at"),
+    sa.Column("agent", sa.Text, primary_key=True),
+    sa.Column("correlation_id", sa.Text, primary_key=True),
+    sa.Column("revision", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("received_at", UtcDateTime, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
+    sa.Column("allowed", sa.Boolean),
+    sa.Index(None, "received_at"),
 )
 """The vectors of shared intents, little-endian float32, and the verdicts on their last announcements."""
 
-shared_intent_changes = Table(
+shared_intent_changes = sa.Table(
     "shared_intent_changes",
     metadata,
-    Column("number", SERIAL, primary_key=True),
-    Column("agent", Text, nullable=False),
-    Column("correlation_id", Text, nullable=False),
-    Column("changed_at", UtcDateTime, nullable=False),
-    Index(None, "changed_at"),
+    sa.Column("number", SERIAL, primary_key=True),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("correlation_id", sa.Text, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.Index(None, "changed_at"),
     # Without it SQLite would give the number of a removed last row to the next one.
     sqlite_autoincrement=True,
 )
@@ -157,8 +115,8 @@ CLOSING_NAMES = frozenset(column.name for column in CLOSING)
 NOT_ATTRIBUTES = CLOSING_NAMES | {"id", "closing_number"}
 IS_NUMBERED = intents.c.closing_number.is_not(None)
 """The condition of the index on the numbers of closings, which queries repeat to use it."""
-NEXT_CLOSING = select(func.coalesce(func.max(intents.c.closing_number), 0) + 1).where(IS_NUMBERED)
-NEWEST = select(func.coalesce(func.max(intents.c.id), 0))
+NEXT_CLOSING = sa.select(sa.func.coalesce(sa.func.max(intents.c.closing_number), 0) + 1).where(IS_NUMBERED)
+NEWEST = sa.select(sa.func.coalesce(sa.func.max(intents.c.id), 0))
 INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
 """The columns of a revision that is announced."""
 
@@ -175,7 +133,7 @@ class SqlIntentStore:
         self._closings = 0
         """How many closings have ended, with a commit or without; written by the writer's thread alone."""
 
-    def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
+    def insert_or_get(self, unit_of_work: UnitOfWork, intent: model.Intent) -> model.Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
 
         It is inserted within the transaction. Raises IntentContended.
@@ -197,20 +155,20 @@ class SqlIntentStore:
         """
         if self._guarded:
             number = revision_lock_number(agent, correlation_id)
-            unit_of_work.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, number)))
+            unit_of_work.execute(sa.select(sa.func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, number)))
 
     def find_to_close(
         self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None
-    ) -> Intent | None:
+    ) -> model.Intent | None:
         """Return a revision of an intent, the latest if None, or None if it does not exist.
 
         It stays as it is until the transaction ends. Raises IntentContended.
         """
         if self._guarded and not self._try_lock(unit_of_work, agent, correlation_id):
-            raise IntentContended
+            raise model.IntentContended
         return self._read_revision(unit_of_work, agent, correlation_id, revision)
 
-    def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
+    def close(self, unit_of_work: UnitOfWork, key: model.IntentKey, closing: model.IntentClosing) -> None:
         """Store how a revision that `find_to_close` returned ended."""
         table = intents.c
         same = (table.agent == key.agent, table.correlation_id == key.correlation_id, table.revision == key.revision)
@@ -218,7 +176,7 @@ class SqlIntentStore:
         self._order.hold(unit_of_work)
         number = unit_of_work.execute(NEXT_CLOSING).scalar_one()
         unit_of_work.execute(
-            update(intents).where(*same).values(CLOSING_VALUES.to_row(closing) | {"closing_number": number})
+            sa.update(intents).where(*same).values(CLOSING_VALUES.to_row(closing) | {"closing_number": number})
         )
         # Before anybody learns of the closing, so that it counts from then on.
         unit_of_work.call_at_end(self._note_closing)
@@ -230,20 +188,20 @@ class SqlIntentStore:
         """
         table, others = intents.c, intents.alias().c
         # Numbers follow from the greatest one in the table, and readers read the numbers after their last one.
-        newest = select(func.max(others.id)).scalar_subquery()
+        newest = sa.select(sa.func.max(others.id)).scalar_subquery()
         last_closed = (
-            select(func.max(others.closing_number)).where(others.closing_number.is_not(None)).scalar_subquery()
+            sa.select(sa.func.max(others.closing_number)).where(others.closing_number.is_not(None)).scalar_subquery()
         )
         old = (
-            select(table.id)
+            sa.select(table.id)
             .where(table.received_at < instant, table.id != newest)
-            .where(or_(table.closing_number.is_(None), table.closing_number != last_closed))
+            .where(sa.or_(table.closing_number.is_(None), table.closing_number != last_closed))
             .order_by(table.received_at, table.id)
             .limit(limit)
         )
         # In the order in which others take the same lock, before rows are locked.
         self._order.hold(unit_of_work)
-        return unit_of_work.execute(delete(intents).where(table.id.in_(old))).rowcount
+        return unit_of_work.execute(sa.delete(intents).where(table.id.in_(old))).rowcount
 
     def count_closings(self) -> int:
         """Return a number that is a greater one after each transaction of this process that closed an intent."""
@@ -252,7 +210,7 @@ class SqlIntentStore:
     def _note_closing(self) -> None:
         self._closings += 1
 
-    def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
+    def _add(self, unit_of_work: UnitOfWork, intent: model.Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""
         row = INTENT.to_row(intent)
         if not self._guarded:
@@ -264,26 +222,28 @@ class SqlIntentStore:
         # Nothing was inserted: either another transaction has the lock, or the revision exists. If the lock is free,
         # the row is committed, so the caller can read it.
         if not self._try_lock(unit_of_work, intent.agent, intent.correlation_id):
-            raise IntentContended
+            raise model.IntentContended
         return False
 
     def _try_lock(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> bool:
         number = revision_lock_number(agent, correlation_id)
-        lock = select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, number))
+        lock = sa.select(sa.func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, number))
         return bool(unit_of_work.execute(lock).scalar_one())
 
     def _read_revision(
         self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None = None
-    ) -> Intent | None:
+    ) -> model.Intent | None:
         """Return a revision of an intent, the latest if None, or None if it does not exist."""
         table = intents.c
-        query = select(intents).where(table.agent == agent, table.correlation_id == correlation_id)
+        query = sa.select(intents).where(table.agent == agent, table.correlation_id == correlation_id)
         if revision is not None:
             query = query.where(table.revision == revision)
-        row = unit_of_work.execute(query.order_by(desc(table.revision)).limit(1)).mappings().first()
+        row = unit_of_work.execute(query.order_by(sa.desc(table.revision)).limit(1)).mappings().first()
         return None if row is None else intent_from_row(row)
 
-    def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
+    def announced(
+        self, caller: str, conditions: model.IntentFilter, after: int, limit: int | None
+    ) -> list[model.AnnouncedIntent]:
         """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
 
         None is any number of them. Raises QueryFailed.
@@ -291,17 +251,17 @@ class SqlIntentStore:
         table = intents.c
         newer = intents.alias()
         # Only the newest revisions of others' intents, or late watchers would get an intent that was withdrawn.
-        replaced = exists().where(
+        replaced = sa.exists().where(
             newer.c.agent == table.agent,
             newer.c.correlation_id == table.correlation_id,
             newer.c.revision > table.revision,
         )
-        shared = true() if caller == OVERSEER else table.visibility == Visibility.SHARED.value
-        readable = or_(table.agent == caller, and_(shared, ~replaced))
+        shared = sa.true() if caller == OVERSEER else table.visibility == Visibility.SHARED.value
+        readable = sa.or_(table.agent == caller, sa.and_(shared, ~replaced))
         query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
-        return [AnnouncedIntent(row["id"], intent_from_row(row)) for row in rows]
+        return [model.AnnouncedIntent(row["id"], intent_from_row(row)) for row in rows]
 
     def settled_number(self) -> int:
         """Return a number up to which `announced` has all intents, now and later. Raises QueryFailed."""
@@ -316,7 +276,7 @@ class SqlIntentStore:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number
 
-    def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
+    def page(self, conditions: model.IntentFilter, request: pagination.PageRequest) -> pagination.Page[model.Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.
 
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
@@ -326,18 +286,18 @@ class SqlIntentStore:
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
         found = [intent_from_row(row) for row in rows[: request.limit]]
-        items = tuple(found[: count_within_budget(found, estimate_intent_size)])
+        items = tuple(found[: pagination.count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)
-        return Page(items, next_page_token(rows[len(items) - 1], conditions) if more else "")
+        return pagination.Page(items, next_page_token(rows[len(items) - 1], conditions) if more else "")
 
 
-def plain_insert_statement() -> Insert:
+def plain_insert_statement() -> sa.Insert:
     """Return the statement that inserts a revision, or nothing if its number exists."""
     insertion = sqlite.insert(intents).values(bind_parameters(column.name for column in INSERTED))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
-def locking_insert_statement() -> Insert:
+def locking_insert_statement() -> sa.Insert:
     """Return the insertion for PostgreSQL, which also gives way to a transaction that adds a revision.
 
     A plain insertion would wait for that transaction, which may in turn wait for this one because of another intent.
@@ -346,10 +306,12 @@ def locking_insert_statement() -> Insert:
     from sqlalchemy.dialects import postgresql
 
     values = [
-        cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in INSERTED
+        sa.cast(sa.bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in INSERTED
     ]
-    unlocked = func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, bindparam("lock", type_=Integer))
-    insertion = postgresql.insert(intents).from_select(INSERTED, select(*values).where(unlocked, NUMBER_ORDER.hold()))
+    unlocked = sa.func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, sa.bindparam("lock", type_=sa.Integer))
+    insertion = postgresql.insert(intents).from_select(
+        INSERTED, sa.select(*values).where(unlocked, NUMBER_ORDER.hold())
+    )
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
@@ -360,10 +322,10 @@ def revision_lock_number(agent: str, correlation_id: str) -> int:
     return int.from_bytes(digest[:4], signed=True)
 
 
-def matching_query(conditions: IntentFilter) -> Select[Any]:
+def matching_query(conditions: model.IntentFilter) -> sa.Select[Any]:
     """Return the query of the intents that meet conditions."""
     table = intents.c
-    query = select(intents)
+    query = sa.select(intents)
     for column, expected in (
         (table.agent, conditions.agent),
         (table.correlation_id, conditions.correlation_id),
@@ -382,29 +344,29 @@ def matching_query(conditions: IntentFilter) -> Select[Any]:
     return query
 
 
-def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
+def page_query(conditions: model.IntentFilter, request: pagination.PageRequest) -> sa.Select[Any]:
     table, query = intents.c, matching_query(conditions)
     if request.token:
-        microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
-        last = tuple_(from_microseconds(int(microseconds)), int(last_id))
-        query = query.where(tuple_(table.received_at, table.id) < last)
-    return query.order_by(desc(table.received_at), desc(table.id))
+        microseconds, last_id = pagination.decode_page_token(request.token, conditions, (int, int))
+        last = sa.tuple_(pagination.from_microseconds(int(microseconds)), int(last_id))
+        query = query.where(sa.tuple_(table.received_at, table.id) < last)
+    return query.order_by(sa.desc(table.received_at), sa.desc(table.id))
 
 
-INTENT = RowMapper(Intent, intents)
-CLOSING_VALUES = RowMapper(IntentClosing, intents, renamed={"notes": "closing_notes"})
+INTENT = RowMapper(model.Intent, intents)
+CLOSING_VALUES = RowMapper(model.IntentClosing, intents, renamed={"notes": "closing_notes"})
 
 
-def intent_from_row(row: Mapping[Any, Any]) -> Intent:
+def intent_from_row(row: Mapping[Any, Any]) -> model.Intent:
     closing = None if row["closed_at"] is None else CLOSING_VALUES.from_row(row)
     return INTENT.from_row(row, closing=closing)
 
 
-def next_page_token(last: RowMapping, conditions: IntentFilter) -> str:
-    return encode_page_token(conditions, (to_microseconds(last["received_at"]), last["id"]))
+def next_page_token(last: sa.RowMapping, conditions: model.IntentFilter) -> str:
+    return pagination.encode_page_token(conditions, (pagination.to_microseconds(last["received_at"]), last["id"]))
 
 
-def estimate_intent_size(intent: Intent) -> int:
+def estimate_intent_size(intent: model.Intent) -> int:
     """Return the estimated number of bytes that an intent takes in a message."""
     texts = (
         intent.agent,
@@ -419,4 +381,6 @@ def estimate_intent_size(intent: Intent) -> int:
         *intent.paths,
         intent.closing.notes if intent.closing else None,
     )
-    return estimate_message_bytes((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))
+    return pagination.estimate_message_bytes(
+        (*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata)))
+    )

@@ -184,7 +184,7 @@ class ApprovalRequester:
         if self._store.count_pending(unit_of_work, action.agent, at) >= self._max_pending:
             raise too_many_pending_error(action.agent, self._max_pending)
         requested = Approval(
-            id=new_approval_id(),
+            id=f"apr-{secrets.token_hex(10)}",
             digest=digest,
             agent=action.agent,
             subject=ApprovalSubject.of(action, keeps_content=question.keeps_content),
@@ -217,11 +217,6 @@ class ApprovalRequester:
         elif asked != found:
             self._store.update(unit_of_work, asked, at)
         return asked
-
-
-def new_approval_id() -> str:
-    """Return a new id for an approval request, which cannot be guessed."""
-    return f"apr-{secrets.token_hex(10)}"
 
 
 def too_many_pending_error(agent: str, limit: int) -> RateLimited:

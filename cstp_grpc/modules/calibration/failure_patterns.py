@@ -191,7 +191,7 @@ def find_recurring_failures(
     # Row by row and not as one matrix product, whose threads would take the time of other calls.
     similarities = np.stack([dot_products(matrix, row) for row in matrix])
     background = [*known, *latest_first(others)[:MAX_OTHERS]]
-    word_counts = count_decisions_by_word(background)
+    word_counts = Counter(stem for item in background for stem in words_by_stem(item))
     found = []
     for places in link_groups(similarities, MIN_SIMILARITY):
         members = [known[place] for place in places]
@@ -234,11 +234,6 @@ def mean_similarity(similarities: Similarities, places: Sequence[int]) -> float:
     within = similarities[np.ix_(places, places)]
     pairs = len(places) * (len(places) - 1)
     return float((within.sum() - within.trace()) / pairs)
-
-
-def count_decisions_by_word(decisions: Sequence[model.ReviewedDecision]) -> Counter[str]:
-    """Return in how many decisions each stem occurs."""
-    return Counter(stem for item in decisions for stem in words_by_stem(item))
 
 
 def words_by_stem(decision: model.ReviewedDecision) -> dict[str, str]:

@@ -63,9 +63,6 @@ class PeerPolicy:
     by_default: SubjectFilter
     quorums: Sequence[tuple[SubjectFilter, int]]
 
-    def is_federated_by_default(self, subject: CallSubject) -> bool:
-        return self.by_default.matches_any(subject)
-
     def select_peers(self, subject: CallSubject, names: Sequence[str], *, judging: bool) -> list[Peer]:
         """Return the peers that a call asks: those it names, else those responsible for its category.
 
@@ -196,7 +193,7 @@ class FanOutLimiter:
     def is_local(self, scope: types_pb2.Scope.ValueType, agents: Sequence[str], subject: CallSubject) -> bool:
         """Whether a call asks no peers, wherever it comes from. Raises InvalidArgument."""
         stated = asks_peers(scope, agents)
-        return not (self._policy.is_federated_by_default(subject) if stated is None else stated)
+        return not (self._policy.by_default.matches_any(subject) if stated is None else stated)
 
     @contextmanager
     def plan_fan_out(

@@ -206,7 +206,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             evaluated=merged.evaluated,
             correlation_id=announced.correlation_id if announced else None,
             intent_revision=announced.revision if announced else None,
-            peers=tuple(audited_peer(peer) for peer in peers),
+            peers=tuple(
+                AuditedPeer(peer.agent, peer.status, peer.verdict.allowed if peer.verdict else None) for peer in peers
+            ),
         )
         await self._sink.write(entry)
 
@@ -259,10 +261,6 @@ def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
     # Different ones stay different.
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"{name[: MAX_CALLER_NAME - len(digest) - 1]}…{digest}"
-
-
-def audited_peer(peer: peer_responses.PeerResponse) -> AuditedPeer:
-    return AuditedPeer(peer.agent, peer.status, peer.verdict.allowed if peer.verdict else None)
 
 
 def read_hop_metadata(context: grpc.ServicerContext) -> InboundHop:

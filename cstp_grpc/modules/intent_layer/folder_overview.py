@@ -120,7 +120,7 @@ def inspect_folder(tree: ProjectTree, folder: str) -> FolderOverview:
     view = _FolderReader(tree, folder)
     make = view.make_targets()
     package = view.package()
-    scripts = _plain_names(package.get("scripts"))
+    scripts = [name for name in _as_table(package.get("scripts")) if _is_plain(name.replace(":", "-"))]
     # Declared entry points come before those guessed by name; a dict removes duplicates and keeps the order.
     entry_points = dict.fromkeys([*view.python_scripts(), *view.package_files(package), *view.files_by_name()])
     commands = [
@@ -268,11 +268,6 @@ def _is_plain(name: object) -> bool:
 
 def _as_table(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-def _plain_names(value: object) -> list[str]:
-    """Return the names in a table that a command line takes unquoted."""
-    return [name for name in _as_table(value) if _is_plain(name.replace(":", "-"))]
 
 
 def _is_source(name: str) -> bool:

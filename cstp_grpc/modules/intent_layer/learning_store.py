@@ -243,7 +243,7 @@ class LearningStore:
             title=new.title,
             detail=new.detail,
             agent_id=new.agent_id,
-            file=report_path(model.LearningState.PENDING, learning_id),
+            file=f"{REPORTS_FOLDER}/{model.LearningState.PENDING}/{report_file_name(learning_id)}",
             evidence=new.evidence,
             operation=new.operation or None,
         )
@@ -334,10 +334,6 @@ def check_id(learning_id: str) -> None:
 
 def learning_not_found(learning_id: str) -> NotFound:
     return NotFound(f"there is no learning {learning_id}")
-
-
-def report_path(state: model.LearningState, learning_id: str) -> str:
-    return f"{REPORTS_FOLDER}/{state}/{report_file_name(learning_id)}"
 
 
 def report_file_name(learning_id: str) -> str:

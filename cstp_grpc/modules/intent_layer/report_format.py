@@ -257,17 +257,13 @@ def _decode_block(text: str) -> str:
     return text
 
 
-def _split_lines(text: str) -> list[str]:
-    return LINE_END.split(text.removeprefix("\ufeff"))
-
-
 def _line_offset(text: str, line: int) -> int:
     ends = [match.end() for _, match in zip(range(line), LINE_END.finditer(text), strict=False)]
     return ends[-1] if ends else 0
 
 
 def _split_report(text: str) -> _ReportOutline:
-    lines = _split_lines(text)
+    lines = LINE_END.split(text.removeprefix("\ufeff"))
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
     type_, title = _parse_title(lines[first])
     begin = first + 1 if TITLE.fullmatch(lines[first]) else 0

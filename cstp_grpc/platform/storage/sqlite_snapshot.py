@@ -158,12 +158,8 @@ def describe_sqlite_error(error: sqlite3.Error) -> str:
 
 def report_size(path: Path, on_progress: Callable[[int], object]) -> int:
     """Report the size of a file, and return 0, which lets SQLite go on."""
-    on_progress(file_size(path))
+    on_progress(path.stat().st_size if path.exists() else 0)
     return 0
-
-
-def file_size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def sync_file(path: Path) -> None:
