@@ -34,7 +34,7 @@ REQUEST_SECONDS: Final = 5.0
 """How long a fork waits for its request, which is sent at once, and for its answer to be taken."""
 LOADING_SECONDS: Final = 600
 """Seconds for loading; no caller waits for it."""
-LOADING_CONFIG: Final = "data_dir: data\nembedding: {provider: lexical}\nauth: {enabled: false}\n"
+LOADING_CONFIG: Final = "data_dir: data\nembedding: {provider: lexical}\n"
 LOADING_EVENT: Final = json.dumps(
     {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "true"}, "cwd": "/"}
 ).encode()

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from cstp_grpc.core.guardrails import rulebook, rules_in_force
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.guardrail_compiler import find_expired_guardrails
+from cstp_grpc.core.guardrails.model import RuleSet
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, list_rulebook_files
 from cstp_grpc.platform.storage.background_work import PeriodicTask
@@ -30,6 +32,9 @@ LOOK_SECONDS: Final = 0.25
 same twice, which takes up to 0.5 s, and 500 rules take 0.3 s to load."""
 
 UNFORESEEN: Final = "cannot be loaded; the log says why"
+
+MAX_KEPT: Final = 4
+"""Maximum number of rule sets that are kept. Chosen: agents of one user work in a handful of projects."""
 
 FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
 """Device, inode, size, and times of modification and change of a file, or None without a file."""
@@ -54,7 +59,7 @@ class RuleLoader:
     ) -> None:
         self.path = path
         self._warms_up = warms_up
-        self._disabled = disabled
+        self._disabled = frozenset(disabled)
         self.clock = clock
         self._policy = policy
         self._server_keys = server_keys
@@ -63,15 +68,33 @@ class RuleLoader:
         self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()
     ) -> rules_in_force.LoadedRules:
         """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
-        rule_set = rulebook.load_rule_set(self.path, files, unreadable, self._disabled)
+        rule_set, evaluator = load_evaluator(
+            self.path, tuple(files), tuple(unreadable), self._disabled, self._policy, self._server_keys
+        )
         now = self.clock()
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
-        evaluator = GuardrailEvaluator(rule_set, self._policy, self._server_keys)
         # Here, and not in the first check, which would wait until every rule is prepared once.
         if self._warms_up:
             evaluator.warm_up()
         return rules_in_force.LoadedRules(tuple(files), rule_set, evaluator, rules_in_force.RuleListing(rule_set, now))
+
+
+@lru_cache(MAX_KEPT)
+def load_evaluator(
+    path: Path,
+    files: tuple[RulebookFile, ...],
+    unreadable: tuple[RulebookProblem, ...],
+    disabled: frozenset[str],
+    policy: UnknownInputPolicy,
+    server_keys: frozenset[str],
+) -> tuple[RuleSet, GuardrailEvaluator]:
+    """Load the rules in files as RuleLoader does. Raises RulebookError.
+
+    Kept by the content of the files, for the resident process of hooks: the files themselves are always read.
+    """
+    rule_set = rulebook.load_rule_set(path, files, unreadable, disabled)
+    return rule_set, GuardrailEvaluator(rule_set, policy, server_keys)
 
 
 class RulebookReloader:

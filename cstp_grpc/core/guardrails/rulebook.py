@@ -7,6 +7,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +36,7 @@ class Extension:
 
 def read_extensions(file: rulebook_files.RulebookFile, root: Path, report: ReportProblem) -> list[Extension]:
     """Return the extensions of a rulebook; `root` is the folder that no file may leave."""
-    # Most rulebooks extend none, and need not be parsed to know it. A key in quotes may be written with escapes.
-    may_extend = b"extends" in file.content or b"\\" in file.content
-    # Problems of the document are reported where it is parsed as a rulebook.
-    document = read_document(file.content, ignore_problem) if may_extend else None
-    entries = document.value.get("extends") if document and isinstance(document.value, dict) else None
+    entries = find_extends_key(file.content)
     if entries is None or entries.value is None:
         return []
     if not isinstance(entries.value, list):
@@ -57,6 +54,17 @@ def read_extensions(file: rulebook_files.RulebookFile, root: Path, report: Repor
         elif fields.get("rulebook"):
             report(item.line, "extends", path)
     return found
+
+
+# Asked several times about each file: by its readers, the loader and the reloader.
+@lru_cache(MAX_EXTENDED)
+def find_extends_key(content: bytes) -> YamlNode | None:
+    """Return the value of `extends` in a rulebook, which is not to be changed; None without one."""
+    # Most rulebooks extend none, and need not be parsed to know it. A key in quotes may be written with escapes.
+    may_extend = b"extends" in content or b"\\" in content
+    # Problems of the document are reported where it is parsed as a rulebook.
+    document = read_document(content, ignore_problem) if may_extend else None
+    return document.value.get("extends") if document and isinstance(document.value, dict) else None
 
 
 def extended_paths(file: rulebook_files.RulebookFile, root: Path) -> set[Path]:
