@@ -12,9 +12,9 @@ import click
 from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, exit_with_error, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, read_agents, read_ca_file
-from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, target_scheme
 from cstp_grpc.client.http_client import HttpClient
-from cstp_grpc.client.jsonrpc_transport import send_http_request
+from cstp_grpc.client.json_rpc import send_http_request
+from cstp_grpc.client.targets import MAX_RESPONSE_BYTES, target_scheme
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule

@@ -8,19 +8,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Struct
-from google.protobuf.timestamp_pb2 import Timestamp
-from rich.console import Console
-from rich.text import Text
-
-from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.console import Console, Text, TextTable
 from cstp_grpc.cli.output import json_text, to_printable
-from cstp_grpc.contract import json_codec
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
+    from google.protobuf import struct_pb2, timestamp_pb2
+    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+    from google.protobuf.message import Message
+
+    from cstp_grpc.contract import json_codec
+else:
+    # For messages alone: answers as JSON need none of them.
+    json_codec = LazyModule("cstp_grpc.contract.json_codec")
+    struct_pb2 = LazyModule("google.protobuf.struct_pb2")
+    timestamp_pb2 = LazyModule("google.protobuf.timestamp_pb2")
 
 NumberT = TypeVar("NumberT", bound=int)
 ItemT = TypeVar("ItemT")
@@ -28,6 +31,8 @@ ItemT = TypeVar("ItemT")
 Rows: TypeAlias = Mapping[str, str | Callable[[Any], str | Text]]
 """The rows of a table of fields: by label a template, or a function of the message."""
 
+OUTCOME_STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
+"""By outcome."""
 MAX_LESSON = 400
 """Characters of a lesson in a list; `cstp show` prints all of it."""
 
@@ -43,17 +48,17 @@ def word_of_enum(descriptor: Any, number: int) -> str:
     return descriptor.values_by_number[number].name.removeprefix(prefix).lower() if number else ""
 
 
-def format_date(stamp: Timestamp) -> str:
+def format_date(stamp: timestamp_pb2.Timestamp) -> str:
     return stamp.ToDatetime().date().isoformat()
 
 
-def format_instant(stamp: Timestamp) -> str:
+def format_instant(stamp: timestamp_pb2.Timestamp) -> str:
     return stamp.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
 
 
-def struct_to_line(content: Struct | Mapping[str, object]) -> str:
+def struct_to_line(content: struct_pb2.Struct | Mapping[str, object]) -> str:
     """Return a JSON object on one line, or empty if it has no members."""
-    members = json_codec.to_json(content) if isinstance(content, Struct) else content
+    members = json_codec.to_json(content) if isinstance(content, struct_pb2.Struct) else content
     return json_text(members, indent=None) if members else ""
 
 
@@ -73,9 +78,9 @@ def field_text(message: Any, path: str) -> str:
     if field.enum_type:
         return word_of_enum(field.enum_type, value)
     match value:
-        case Timestamp():
+        case timestamp_pb2.Timestamp():
             return format_instant(value)
-        case Struct():
+        case struct_pb2.Struct():
             return struct_to_line(value)
         case float():
             return f"{value:g}"
@@ -107,6 +112,12 @@ def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
     if lesson:
         text.append(f"\nLesson: {to_printable(shorten_line(lesson))}", style="italic")
     return text
+
+
+def revision_text(revision: int, previous: int = 0) -> str:
+    """Return the revision of an intent and the one it replaced, or empty for the first."""
+    after = f", after {previous}" if previous else ""
+    return f"revision {revision}{after}" if revision > 1 else ""
 
 
 def print_listing(

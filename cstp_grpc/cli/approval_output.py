@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from cstp_grpc.cli.answer_fields import Rows, entry_text, enum_word, field_table, format_instant, print_listing, rows_of
+from cstp_grpc.cli.console import Console, Text
 from cstp_grpc.cli.output import json_text, to_printable
 from cstp_grpc.contract import json_codec
 from cstp_grpc.gen.cstp.v1 import approvals_pb2, types_pb2

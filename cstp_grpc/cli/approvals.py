@@ -14,10 +14,8 @@ from cstp_grpc.contract.caller import APPROVER
 from cstp_grpc.contract.enums import ApprovalStatus
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from cstp_grpc.cli import approval_output
+    from cstp_grpc.cli.console import Console, Text
     from cstp_grpc.gen.cstp.v1 import approvals_pb2
 else:
     approval_output = LazyModule("cstp_grpc.cli.approval_output")

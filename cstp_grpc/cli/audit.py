@@ -17,9 +17,8 @@ from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.audit.summary import AuditBucketSize, AuditGrouping
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cstp_grpc.cli import decision_output
+    from cstp_grpc.cli.console import Console
     from cstp_grpc.gen.cstp.v1 import audit_pb2
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")

@@ -189,7 +189,7 @@ def show_progress(out: Output) -> Iterator[Callable[[audit_pb2.AuditProgress], N
     """Show how far the trail was read, on a terminal."""
     from rich.progress import Progress
 
-    with Progress(console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+    with Progress(console=out.notes.rich, transient=True, disable=not out.notes.is_terminal) as bar:
         task = bar.add_task("verifying", total=None)
         yield lambda progress: bar.update(task, completed=progress.entries, total=progress.total)
 

@@ -9,11 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from rich.console import Console
-from rich.text import Text
-
 from cstp_grpc.cli.answer_fields import enum_word, format_date
-from cstp_grpc.cli.console import COLUMN_GAP, TextTable
+from cstp_grpc.cli.console import COLUMN_GAP, Console, Text, TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2

@@ -25,7 +25,7 @@ from cstp_grpc.contract.errors import ConfigError, CstpError
 from cstp_grpc.platform.config.environment import command_environment
 
 if TYPE_CHECKING:
-    from cstp_grpc.cli.server_choice import ServerChoice
+    from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
 
@@ -356,15 +356,31 @@ def with_client(command: Command, role: str | None = None) -> Command:
     return wrapper
 
 
-@contextmanager
-def connected_client(choice: ServerChoice, timeout: float | None) -> Iterator[CstpClient]:
+def with_json_client(command: Command) -> Command:
+    """Add the options that choose a server, and pass the command a JsonClient of it and the Output."""
+
+    @server_options
+    @json_option
+    @config_option
+    @functools.wraps(command)
+    def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
+        with endpoint_of_choice(choice).connect_json(timeout) as client:
+            command(client, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
+
+    return wrapper
+
+
+def connected_client(choice: ServerChoice, timeout: float | None) -> CstpClient:
+    return endpoint_of_choice(choice).connect(timeout)
+
+
+def endpoint_of_choice(choice: ServerChoice) -> Endpoint:
     from cstp_grpc.cli.server_choice import choose_server
 
     current = current_state()
     # Stored before the connection is opened, so that the hints about a failure know which server was meant.
     current.endpoint = choose_server(choice, command_environment(), current)
-    with current.endpoint.connect(timeout) as client:
-        yield client
+    return current.endpoint
 
 
 def server_options(command: Command) -> Command:

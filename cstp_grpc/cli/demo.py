@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 import yaml
-from rich.text import Text
 
-from cstp_grpc.cli import decision_output, developer_setup
+from cstp_grpc.cli import advice_output, developer_setup
 from cstp_grpc.cli.command_decorators import startup_errors_as_failures
+from cstp_grpc.cli.console import Text
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.client import CstpClient
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.contract.caller import DEVELOPER
+from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.embedding.model_files import WeightsMissing, find_model_files
@@ -68,7 +69,7 @@ def announce_example(out: Output, target: str) -> None:
             confidence=0.85,
             metadata=DEMO_METADATA,
         )
-    out.show(lambda console: decision_output.print_announce_answer(console, answer))
+    out.show(lambda console: advice_output.print_announce_answer(console, to_json(answer)))
 
 
 def demo_settings(folder: Path) -> Settings:

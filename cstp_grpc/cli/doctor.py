@@ -61,9 +61,9 @@ def finding_to_json(finding: Diagnosis) -> dict[str, str]:
 
 
 def print_finding(out: Output, finding: Diagnosis) -> None:
-    from rich.text import Text
+    from cstp_grpc.cli.console import Text
 
     word, colour = SIGNS[finding.status.value]
-    out.line(Text.assemble((f"{word:8}", colour), f"{finding.check:14}{to_printable(finding.message)}"))
+    out.line(Text().append(f"{word:8}", colour).append(f"{finding.check:14}{to_printable(finding.message)}"))
     if finding.advice is not None:
         out.line(f"{'':22}{to_printable(finding.advice)}")

@@ -10,7 +10,7 @@ import grpc
 
 from cstp_grpc.cli.command_decorators import ca_option, config_option, current_state, seconds_option
 from cstp_grpc.cli.server_choice import read_ca_file
-from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
+from cstp_grpc.client.targets import grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_dataclass import dataclass

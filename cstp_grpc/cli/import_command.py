@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
+from cstp_grpc.cli.console import Console, Text
 from cstp_grpc.cli.output import Output, json_members, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, ServerChoice, choose_server
 from cstp_grpc.common.extras import require_extra

@@ -19,10 +19,9 @@ from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console
-
     from cstp_grpc.cli import decision_output, graph_rendering
     from cstp_grpc.cli.command_decorators import Decorator
+    from cstp_grpc.cli.console import Console
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract import json_codec

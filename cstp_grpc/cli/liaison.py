@@ -21,10 +21,8 @@ from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.modules.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from cstp_grpc.cli import liaison_output
+    from cstp_grpc.cli.console import Console, Text
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract import json_codec

@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from google.protobuf.struct_pb2 import Struct
-from rich.console import Console
-from rich.text import Text
 
 from cstp_grpc.cli.answer_fields import (
     Rows,
@@ -21,6 +19,7 @@ from cstp_grpc.cli.answer_fields import (
     rows_of,
     struct_to_line,
 )
+from cstp_grpc.cli.console import Console, Text
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.unicode_text import to_single_line

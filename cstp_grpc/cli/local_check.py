@@ -18,7 +18,6 @@ from cstp_grpc.contract.enums import Permission, Stakes
 if TYPE_CHECKING:
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.core.guardrails.model import RuleSet
-    from cstp_grpc.gen.cstp.v1 import cstp_pb2
 
 
 RULES_PATH = click.Path(path_type=Path, exists=True)
@@ -103,11 +102,12 @@ def judge_locally(
     stakes: str | None,
     confidence: float | None,
     project: str | None,
-) -> cstp_pb2.CheckGuardrailsResponse:
-    """Return the verdict on an action as a server would answer it, but by no agent and without a record.
+) -> dict[str, Any]:
+    """Return the verdict on an action as a server would answer it in JSON, but by no agent and without a record.
 
     `ran` is the command with its shell and folder. Raises InvalidArgument and click.ClickException.
     """
+    from cstp_grpc.contract.json_codec import to_json
     from cstp_grpc.core.commands.model import Invocation
     from cstp_grpc.core.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
     from cstp_grpc.core.guardrails.messages import CHECK
@@ -125,4 +125,4 @@ def judge_locally(
         invocation=Invocation.from_json({name: value for name, value in ran.items() if value}),
     )
     verdict = Rulebook(open_rules(rules.path), WARN_OF_UNKNOWN).check(action)
-    return CHECK.encode(CheckResult(verdict, datetime.now(UTC)))
+    return to_json(CHECK.encode(CheckResult(verdict, datetime.now(UTC))))

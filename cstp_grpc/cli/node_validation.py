@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import click
-from rich.text import Text
 
-from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.console import Text, TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.common.counted_nouns import count_noun

@@ -1,7 +1,4 @@
-"""The output of commands: tables and colours for people, JSON for programs.
-
-Consoles are loaded on first use, so that programs do not wait for output of people.
-"""
+"""The output of commands: tables and colours for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,23 +7,22 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from cstp_grpc.cli.console import Console, Text, open_console
 from cstp_grpc.common.unicode_text import escape_invisible, replace_invisible
+from cstp_grpc.contract.errors import CstpError, InternalError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from rich.console import Console
-    from rich.text import Text
 
-    from cstp_grpc.contract.errors import CstpError
 
-MessageT = TypeVar("MessageT", bound="Message")
+AnswerT = TypeVar("AnswerT", bound="Message | Mapping[str, Any]")
 
 JSON_INDENT = 2
 """Columns by which JSON is indented."""
@@ -43,25 +39,22 @@ class Output:
 
     @functools.cached_property
     def console(self) -> Console:
-        from cstp_grpc.cli.console import open_console
-
         return open_console(error=False)
 
     @functools.cached_property
     def notes(self) -> Console:
         """Standard error: progress, notes and failures."""
-        from cstp_grpc.cli.console import open_console
-
         return open_console(error=True)
 
-    def answer(self, message: MessageT, show: Callable[[Console, MessageT], object] | str) -> None:
+    def answer(self, answer: AnswerT, show: Callable[[Console, AnswerT], object] | str) -> None:
         """Print a response: as the result object of JSON-RPC, or with `show`, which may be a line itself."""
         if self.json_wanted:
-            self.message(message)
+            self.document(answer) if isinstance(answer, Mapping) else self.message(answer)
         elif isinstance(show, str):
             self.line(show)
         else:
-            self.show(lambda console: show(console, message))
+            with report_unfit_answers() if isinstance(answer, Mapping) else nullcontext():
+                self.show(lambda console: show(console, answer))
 
     def show(self, show: Callable[[Console], object]) -> None:
         """Call `show` with the console of standard output."""
@@ -102,6 +95,16 @@ class Output:
 
     def note(self, text: str | Text) -> None:
         self.notes.print(text, soft_wrap=True)
+
+
+@contextmanager
+def report_unfit_answers() -> Iterator[None]:
+    """Raise InternalError where an answer as JSON, which no codec has read, lacks a member or has another type."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        message = f"The answer does not fit the contract: {type(error).__name__}: {error}"
+        raise InternalError(message) from error
 
 
 @contextmanager
@@ -159,7 +162,7 @@ def progress_bar(out: Output, what: str, total: int | None) -> Iterator[Callable
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+    with Progress(*columns, console=out.notes.rich, transient=True, disable=not out.notes.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from cstp_grpc.cli import status_output
 from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
 from cstp_grpc.cli.answer_fields import entry_text
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, seconds_option, with_output
-from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.console import Console, Text, TextTable
 from cstp_grpc.cli.output import Output, json_members, to_printable
 from cstp_grpc.cli.rpc_commands import calls_rpc
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
+from cstp_grpc.client.targets import grpc_address, target_scheme
 from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,17 +25,17 @@ from cstp_grpc.contract.errors import InvalidArgument
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rich.console import Console
-
-    from cstp_grpc.cli import decision_output
+    from cstp_grpc.cli import advice_output, decision_output
+    from cstp_grpc.cli.console import Console
     from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient
+    from cstp_grpc.client.json_client import JsonClient
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.contract.methods import RpcMethod
-    from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import intents_pb2
 else:
+    advice_output = LazyModule("cstp_grpc.cli.advice_output")
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
-    types_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.types_pb2")
 
 EXIT_BLOCKED = 3
 """The exit code where guardrails block."""
@@ -62,8 +63,8 @@ min_revision_option = click.option(
 @click.option("--reasons", "include_reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
 @min_revision_option
 @shared.federated_options
-@calls_rpc("query_decisions")
-def query_command(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
+@shared.with_json_client
+def query_command(client: JsonClient, out: Output, **fields: Any) -> None:
     """Search past decisions by meaning. Those that resemble TEXT most come first.
 
     \b
@@ -73,7 +74,7 @@ def query_command(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> 
       cstp query "deploy on friday" --agent security-policy --json
       cstp query "rotate keys" --scope federated
     """
-    decision_output.print_query_answer(console, answer)
+    out.answer(client.call("cstp.queryDecisions", fields), advice_output.print_query_answer)
 
 
 MAX_DESCRIPTION_CHARACTERS: Final = 8000
@@ -143,34 +144,34 @@ def check_command(
     out = Output(json_wanted=shared.current_state().json_wanted)
     described, ran = describe_action(description, command, shell)
     if rules is None:
-        with shared.connected_client(choice, timeout) as client:
-            ask = partial(
-                client.check_guardrails, described, context=context, scope=scope, agents=agents, **judged, **ran
-            )
-            answer = ask()
-            if wait and answer.approval_required and answer.HasField("approval"):
-                wait_for_decision(client, out, answer.approval.id)
-                answer = ask()
+        action = {"description": described, "context": context, **judged, **ran}
+        request = {"action": action, "scope": scope, "agents": agents}
+        with shared.endpoint_of_choice(choice).connect_json(timeout) as client:
+            answer = client.call("cstp.checkGuardrails", request)
+            if wait and answer.get("approvalRequired") and "approval" in answer:
+                wait_for_decision(client, out, answer["approval"]["id"])
+                answer = client.call("cstp.checkGuardrails", request)
     else:
         if timeout or scope or agents or wait or choice.is_made:
             raise click.UsageError("--rules asks no server; options that choose one have no meaning.")
         answer = judge_locally(rules, choice.identity or "", described, context, ran, **judged)
-    out.answer(answer, lambda console, found: decision_output.print_check_answer(console, found))
+    out.answer(answer, advice_output.print_check_answer)
     exit_by_verdict(answer)
 
 
-def wait_for_decision(client: CstpClient, out: Output, approval_id: str) -> None:
+def wait_for_decision(client: JsonClient, out: Output, approval_id: str) -> None:
     out.note(f"Waiting for the decision on approval {approval_id}; Ctrl-C stops.")
     pause = FIRST_PAUSE_SECONDS
-    while client.get_approval(approval_id).status == types_pb2.APPROVAL_STATUS_PENDING:
+    while client.call("cstp.getApproval", {"id": approval_id})["approval"]["status"] == "pending":
         time.sleep(pause)
         pause = min(pause * 1.5, MAX_PAUSE_SECONDS)
 
 
-def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+def exit_by_verdict(verdict: Mapping[str, Any]) -> None:
     """End the command with the exit code of a verdict, unless the action is allowed."""
-    if not verdict.allowed:
-        click.get_current_context().exit(EXIT_APPROVAL_REQUIRED if verdict.approval_required else EXIT_BLOCKED)
+    # Anything but true: another answer must not let the action through.
+    if verdict.get("allowed") is not True:
+        click.get_current_context().exit(EXIT_APPROVAL_REQUIRED if verdict.get("approvalRequired") else EXIT_BLOCKED)
 
 
 @click.command()
@@ -186,9 +187,9 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
 )
 @min_revision_option
 @shared.federated_options
-@shared.with_client
+@shared.with_json_client
 def announce_command(
-    client: CstpClient, out: Output, agent_id: str | None, agent_url: str | None, share: bool | None, **fields: Any
+    client: JsonClient, out: Output, agent_id: str | None, agent_url: str | None, share: bool | None, **fields: Any
 ) -> None:
     """Announce an intent and get advice. The answer has similar past decisions, the verdict of the guardrails, and
     suggestions.
@@ -209,11 +210,17 @@ def announce_command(
           --agent-url https://agents.example.com/cstp/emerson
     """
     visibility = None if share is None else Visibility.SHARED if share else Visibility.PRIVATE
-    claimed = types_pb2.AgentInfo(id=agent_id, url=agent_url) if agent_id or agent_url else None
-    answer = client.announce_intent(agent=claimed, visibility=visibility, **fields)
-    out.answer(answer, lambda console, found: decision_output.print_announce_answer(console, found))
-    if answer.HasField("guardrail_status"):
-        exit_by_verdict(answer.guardrail_status)
+    claimed = {"id": agent_id, "url": agent_url} if agent_id or agent_url else None
+    announcement = {**with_correlation_id(fields), "agent": claimed, "visibility": visibility}
+    answer = client.call("cstp.announceIntent", announcement)
+    out.answer(answer, advice_output.print_announce_answer)
+    if "guardrailStatus" in answer:
+        exit_by_verdict(answer["guardrailStatus"])
+
+
+def with_correlation_id(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an announcement with an id, so that it can be repeated."""
+    return {**fields, "correlation_id": fields["correlation_id"] or str(uuid.uuid4())}
 
 
 @click.command()
@@ -224,9 +231,9 @@ def announce_command(
 @click.option("--tag", "tags", multiple=True, help="A tag; repeatable.")
 @shared.instant_option("--review-by", "When to review it; `cstp review --due` lists it.", is_future=True)
 @shared.federated_options
-@shared.with_client
+@shared.with_json_client
 def pre_action_command(
-    client: CstpClient,
+    client: JsonClient,
     out: Output,
     intent: str,
     title: str | None,
@@ -251,9 +258,10 @@ def pre_action_command(
         described = [{"type": kind, "text": text} for kind, text in reasons]
         title = intent if title is None else title
         decision = {"title": title, "reasons": described, "tags": tags, "review_by": review_by}
-    answer = client.pre_action(intent, decision=decision, **fields)
-    out.answer(answer, lambda console, found: decision_output.print_pre_action(console, found))
-    exit_by_verdict(answer.feedback.guardrail_status)
+    announcement = with_correlation_id({"intent": intent, **fields})
+    answer = client.call("cstp.preAction", {"announcement": announcement, "decision": decision})
+    out.answer(answer, advice_output.print_pre_action)
+    exit_by_verdict(answer.get("feedback", {}).get("guardrailStatus", {}))
 
 
 @click.command()
@@ -267,8 +275,8 @@ def pre_action_command(
     metavar="N",
     help="Maximum size in tokens. [default: 2000]",
 )
-@shared.with_client
-def session_context_command(client: CstpClient, out: Output, **fields: Any) -> None:
+@shared.with_json_client
+def session_context_command(client: JsonClient, out: Output, **fields: Any) -> None:
     """Print the context of a new session. As Markdown: your past decisions, the rules, and the intents of others.
 
     It contains your decisions that are due for review, failed or recent, lessons by category, rules and the facts that
@@ -281,12 +289,12 @@ def session_context_command(client: CstpClient, out: Output, **fields: Any) -> N
       cstp session-context --project shop --path src/api --budget 1000
       cstp session-context --task "Move the sessions to Redis" --json
     """
-    answer = client.get_session_context(**fields)
+    answer = client.call("cstp.getSessionContext", fields)
     if out.json_wanted:
-        out.message(answer)
+        out.document(answer)
     else:
         # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
-        out.write_verbatim(answer.markdown)
+        out.write_verbatim(answer["markdown"])
 
 
 @click.command()

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from rich.console import Console
-from rich.text import Text
 
 from cstp_grpc.cli.answer_fields import enum_word
-from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.console import Console, Text, TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID

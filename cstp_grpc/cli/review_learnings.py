@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
-from rich.text import Text
 
+from cstp_grpc.cli.console import Text
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
 from cstp_grpc.common.counted_nouns import count_noun

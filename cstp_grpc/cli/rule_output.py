@@ -6,12 +6,9 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from rich.console import Console
-from rich.text import Text
-
+from cstp_grpc.cli.advice_output import print_check_answer
 from cstp_grpc.cli.answer_fields import entry_text, enum_word, format_instant
-from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import print_check_answer
+from cstp_grpc.cli.console import Console, Text, TextTable
 from cstp_grpc.cli.output import json_members, to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import Enforcement
@@ -152,7 +149,7 @@ def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrail
 
     Of several, those that do not match show only the deciding condition.
     """
-    print_check_answer(console, answer.verdict)
+    print_check_answer(console, to_json(answer.verdict))
     for item in answer.guardrails:
         in_brief = item.outcome == guardrails_pb2.RULE_OUTCOME_NOT_MATCHED and len(answer.guardrails) > 1
         console.print(explanation_headline(item), soft_wrap=True)

@@ -155,7 +155,7 @@ def progress_through_time(out: Output, since: datetime, until: datetime) -> Iter
 
     told = TextColumn("{task.fields[count]} actions, back to {task.fields[at]}")
     columns = (TextColumn("replaying"), BarColumn(), told)
-    with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+    with Progress(*columns, console=out.notes.rich, transient=True, disable=not out.notes.is_terminal) as bar:
         task = bar.add_task("replaying", total=max((until - since).total_seconds(), 1.0), count=0, at="")
 
         def advance(progress: guardrails_pb2.ReplayProgress) -> None:

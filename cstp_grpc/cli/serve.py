@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 import click
 from pydantic import ValidationError
-from rich.text import Text
 
 from cstp_grpc.cli import developer_setup
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, startup_errors_as_failures
+from cstp_grpc.cli.console import Text
 from cstp_grpc.cli.developer_setup import DeveloperToken
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
+from cstp_grpc.client.targets import FOLDER_SCHEME, is_folder_target
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.contract.limits import MAX_NAME_CHARACTERS
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import click
 
     from cstp_grpc.client import AsyncCstpClient, CstpClient
+    from cstp_grpc.client.json_client import JsonClient
     from cstp_grpc.platform.config import CommandEnvironment, Settings
 else:
     # A hook needs it only to report a mistake.
@@ -186,6 +187,12 @@ class Endpoint(NamedTuple):
         from cstp_grpc.client.cstp_client import CstpClient
 
         return CstpClient(self.url, self.token, **self._client_options(timeout))
+
+    def connect_json(self, timeout: float | None) -> JsonClient:
+        """Return a client of methods by their JSON-RPC names. Raises InvalidArgument and ConfigError."""
+        from cstp_grpc.client.json_client import open_json_client
+
+        return open_json_client(self.url, self.token, **self._client_options(timeout))
 
     def connect_async(self, timeout: float | None) -> AsyncCstpClient:
         """Return a client for an event loop. Raises InvalidArgument, also for a bridge's URL, and ConfigError."""

@@ -11,9 +11,8 @@ from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items
 from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cstp_grpc.cli import status_output
+    from cstp_grpc.cli.console import Console
     from cstp_grpc.gen.cstp.v1 import status_pb2
 else:
     status_output = LazyModule("cstp_grpc.cli.status_output")

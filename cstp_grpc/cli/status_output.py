@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from cstp_grpc.cli.answer_fields import entry_text, enum_word, field_table, field_texts, format_instant, print_listing
+from cstp_grpc.cli.console import Console, Text
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun, count_nouns
 from cstp_grpc.gen.cstp.v1 import options_pb2, status_pb2, types_pb2

@@ -17,9 +17,8 @@ from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Permission
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cstp_grpc.cli import answer_fields
+    from cstp_grpc.cli.console import Console
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.gen.cstp.v1 import admin_pb2, options_pb2
@@ -162,7 +161,7 @@ def describe_new_token(token: admin_pb2.AgentToken) -> str:
 
 
 def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> None:
-    from rich.text import Text
+    from cstp_grpc.cli.console import Text
 
     def row(token: admin_pb2.AgentToken) -> tuple[str | Text, ...]:
         status = token_status(token)

@@ -16,7 +16,7 @@ from a2a.types import a2a_pb2
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
 from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError, TaskNotFoundError
 
-from cstp_grpc.client.grpc_transport import bearer_header
+from cstp_grpc.client.targets import bearer_header
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.spans import outgoing_trace

@@ -15,10 +15,9 @@ import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.client import call_steps as steps
-from cstp_grpc.client import grpc_transport
-from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
+from cstp_grpc.client import grpc_transport, targets
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
-from cstp_grpc.client.tls import channel_credentials, require_tls
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.contract.methods import RpcMethod
@@ -99,14 +98,14 @@ class AsyncGrpcTransport:
         root_certificates: bytes | None,
         client_certificate: Path | None = None,
     ) -> None:
-        scheme = grpc_transport.target_scheme(target)
+        scheme = targets.target_scheme(target)
         if scheme in {"http", "https"}:
             raise InvalidArgument.field(
                 "target", "is that of a bridge, which CstpClient calls; this client calls grpc:// and grpcs://"
             )
         self._target = target
-        self._metadata = grpc_transport.bearer_header(token)
-        self._address = grpc_transport.grpc_address(target)
+        self._metadata = targets.bearer_header(token)
+        self._address = targets.grpc_address(target)
         self._credentials = channel_credentials(root_certificates, client_certificate) if scheme == "grpcs" else None
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
@@ -207,7 +206,7 @@ class AsyncTransportCallExecutor:
         steps.require_unary(method)
         attempt = functools.partial(self._transport.call, method, steps.with_idempotency_key(request))
         limit = steps.call_timeout(method, timeout, self._timeout)
-        return await self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method, request))
+        return await self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method))
 
     async def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
         steps.require_server_stream(method)
@@ -294,12 +293,12 @@ def open_async_transport(
     client_certificate: str | Path | None = None,
 ) -> AsyncTransport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
-    steps.check_identity(target, token, agent)
-    if is_folder_target(target):
-        opened: AsyncTransport = load_folder_transport("local-async")(target, agent, config)
+    targets.check_identity(target, token, agent)
+    if targets.is_folder_target(target):
+        opened: AsyncTransport = targets.load_folder_transport("local-async")(target, agent, config)
         return opened
     shown = None if client_certificate is None else Path(client_certificate)
-    require_tls(grpc_transport.target_scheme(target), shown)
+    targets.require_tls(targets.target_scheme(target), shown)
     return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=shown)
 
 

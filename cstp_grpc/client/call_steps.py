@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from google.protobuf.message import Message
 
-from cstp_grpc.client.folder_target import is_folder_target
-from cstp_grpc.client.retry import RetryTimer, is_transient_failure
+from cstp_grpc.client.retry import RetryTimer, bound_timeout, is_transient_failure
 from cstp_grpc.contract.calls import Fields, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, MethodNotFound, QueryFailed
 from cstp_grpc.contract.methods import RpcMethod, method_by_name
@@ -27,8 +25,6 @@ IDEMPOTENCY_FIELDS: Mapping[str, str] = {
     "liaison.v1.AppendMessageRequest": "message_id",
 }
 """The path of the idempotency key of each request message that has one, by full message name."""
-MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
-"""The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
 
 
 class ConnectionOptions(TypedDict, total=False):
@@ -42,15 +38,6 @@ class ConnectionOptions(TypedDict, total=False):
     """The configuration file of a data folder, in place of CSTP_CONFIG."""
     client_certificate: str | Path | None
     """A PEM file with a certificate and its key, for servers that ask for one."""
-
-
-def check_identity(target: str, token: str | None, agent: str | None) -> None:
-    """Raise InvalidArgument for a token where no server checks it, and for an agent where the token says who calls."""
-    if is_folder_target(target):
-        if token is not None:
-            raise InvalidArgument.field("token", "is for a server; a data folder is used under the name of an agent")
-    elif agent is not None:
-        raise InvalidArgument.field("agent", "is for a data folder (local:PATH); to a server the token says who calls")
 
 
 def method_of_call(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any] | UploadCall[Any, Any]) -> RpcMethod:
@@ -82,14 +69,12 @@ def call_timeout(method: RpcMethod, timeout: float | None, default: float | None
     chosen = default if timeout is None else timeout
     if chosen is None:
         return service_config().timeouts[method.path]
-    if math.isnan(chosen):
-        raise InvalidArgument.field("timeout", "must be a number of seconds")
-    return min(chosen, MAX_TIMEOUT_SECONDS)
+    return bound_timeout(chosen)
 
 
-def is_retry_safe(method: RpcMethod, request: Message) -> bool:
+def is_retry_safe(method: RpcMethod) -> bool:
     """Return True if a call can be retried without being executed twice."""
-    return method.idempotent or request.DESCRIPTOR.full_name in IDEMPOTENCY_FIELDS
+    return method.idempotent or method.request.DESCRIPTOR.full_name in IDEMPOTENCY_FIELDS
 
 
 def require_unary(method: RpcMethod) -> None:

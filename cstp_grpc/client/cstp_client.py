@@ -13,10 +13,9 @@ from typing import Self, TypeVar, Unpack, cast
 from google.protobuf.message import Message
 
 from cstp_grpc.client import call_steps as steps
-from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
-from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
+from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
-from cstp_grpc.client.tls import require_tls
+from cstp_grpc.client.targets import check_identity, is_folder_target, load_folder_transport, require_tls, target_scheme
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import RpcMethod
@@ -42,7 +41,7 @@ class TransportCallExecutor:
         steps.require_unary(method)
         attempt = functools.partial(self._transport.call, method, steps.with_idempotency_key(request))
         limit = steps.call_timeout(method, timeout, self._timeout)
-        return self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method, request))
+        return self._retrier.run(attempt, limit, repeatable=steps.is_retry_safe(method))
 
     def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> ResponseStream:
         """Return the response stream of a server-streaming method. Raises CstpError."""
@@ -177,7 +176,7 @@ def open_transport(
     client_certificate: str | Path | None = None,
 ) -> Transport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
-    steps.check_identity(target, token, agent)
+    check_identity(target, token, agent)
     if is_folder_target(target):
         opened: Transport = load_folder_transport("local")(target, agent, config)
         return opened
@@ -185,9 +184,12 @@ def open_transport(
     require_tls(scheme, shown)
     if scheme in {"http", "https"}:
         # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.
+        from cstp_grpc.client.json_rpc import JsonRpcConnection
         from cstp_grpc.client.jsonrpc_transport import JsonRpcTransport
 
-        return JsonRpcTransport(target, token, root_certificates=root_certificates, client_certificate=shown)
+        return JsonRpcTransport(
+            JsonRpcConnection(target, token, root_certificates=root_certificates, client_certificate=shown)
+        )
     return GrpcTransport(
         target, token, secure=scheme == "grpcs", root_certificates=root_certificates, client_certificate=shown
     )

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
-from urllib.parse import SplitResult, urlsplit
 
 import grpc
 from google.protobuf.message import Message
 
+from cstp_grpc.client.targets import MAX_RESPONSE_BYTES, bearer_header, grpc_address
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.common.spans import outgoing_trace
-from cstp_grpc.contract.errors import InvalidArgument, Unavailable
+from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.contract.service_config import service_config
 
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Maximum size of a response. Chosen: 16 times gRPC's default, which long listings exceed."""
 MAX_ERROR_BYTES = 1024 * 1024
 """Maximum size of trailing metadata, which carries errors; gRPC's default of 8 KiB cuts off detailed ones."""
 PING_MILLISECONDS = 30_000
@@ -159,45 +157,6 @@ def client_closed_error() -> Unavailable:
     error = Unavailable("The client is closed")
     error.final = True
     return error
-
-
-def bearer_header(token: str | None) -> list[tuple[str, str]]:
-    """Return the header with a bearer token, if there is one. Raises InvalidArgument if it cannot be sent."""
-    if token is None:
-        return []
-    if not token or not all("!" <= character <= "~" for character in token):
-        raise InvalidArgument.field("token", "must be visible ASCII characters without spaces")
-    return [("authorization", f"Bearer {token}")]
-
-
-def target_scheme(target: str) -> str:
-    """Return `grpc`, `grpcs`, `http` or `https`; a bare `host:port` is gRPC. Raises InvalidArgument."""
-    scheme = target.partition("://")[0].lower() if "://" in target else "grpc"
-    if scheme not in {"grpc", "grpcs", "http", "https"}:
-        # Security: the target is not shown, since it may contain a password.
-        raise InvalidArgument.field("target", "must begin with grpc://, grpcs://, http:// or https://")
-    return scheme
-
-
-def grpc_address(target: str) -> str:
-    """Return `host:port` of a gRPC target. Raises InvalidArgument."""
-    url, port = parse_target(target if "://" in target else f"grpc://{target}")
-    if not url.hostname or port is None or url.path.strip("/") or url.query or url.fragment:
-        raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
-    return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
-
-
-def parse_target(target: str) -> tuple[SplitResult, int | None]:
-    """Parse a target as a URL and return it with its port, if any. Raises InvalidArgument."""
-    try:
-        url = urlsplit(target)
-        port = url.port
-    except ValueError as error:
-        # Security: the target is not shown, since it may contain a password.
-        raise InvalidArgument.field("target", "has no usable host or port") from error
-    if "@" in url.netloc:
-        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
-    return url, port
 
 
 def balancing_options() -> list[tuple[str, int | str]]:

@@ -1,62 +1,27 @@
-"""JSON-RPC 2.0 over HTTP transport, for servers behind a bridge."""
+"""JSON-RPC 2.0 over HTTP transport for messages, for servers behind a bridge."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, cast
-from urllib.parse import SplitResult
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, ResponseStream, bearer_header, parse_target
-from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
-from cstp_grpc.client.http_exchange import HttpProtocolError
-from cstp_grpc.client.tls import tls_context
-from cstp_grpc.common.spans import outgoing_trace
+from cstp_grpc.client.grpc_transport import ResponseStream
+from cstp_grpc.client.json_rpc import JsonRpcConnection
 from cstp_grpc.contract import errors, json_codec
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.contract.rpc_errors import error_class_for_http_status, error_for_reason, reason_for_json_rpc_code
-
-ENDPOINT_PATH = "/cstp"
-GUARDRAIL_ID_KEY = "guardrailId"
-"""The member that distinguishes a guardrail violation from a field violation."""
-MAX_WAIT_MILLISECONDS = 365 * 86_400_000
-"""The longest accepted retry delay, a year. Chosen: sleep functions take it, and longer ones make no sense."""
 
 
 class JsonRpcTransport:
-    """Posts each call to a bridge on its own connection. Thread-safe."""
+    """Makes each call over a JsonRpcConnection. Thread-safe."""
 
-    def __init__(
-        self,
-        target: str,
-        token: str | None,
-        *,
-        root_certificates: bytes | None,
-        client_certificate: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._url = jsonrpc_url(target)
-        self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
-        self._http = HttpClient(
-            tls_context(root_certificates, self._url.scheme, client_certificate),
-            max_bytes=MAX_RESPONSE_BYTES,
-            clock=clock,
-        )
-        # Shared by threads: next() of a count is atomic.
-        self._ids = itertools.count(1)
+    def __init__(self, connection: JsonRpcConnection) -> None:
+        self._connection = connection
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        call_id = next(self._ids)
-        body = encode_call(method, request, call_id)
-        headers = self._headers | dict(outgoing_trace.get())
-        answer = send_http_request(self._http, "POST", self._url, headers, body, timeout)
-        result = read_result(answer, call_id, self._url.geturl())
+        result = self._connection.call(method.name, params_of_request(method, request), timeout)
         try:
             return json_codec.from_json(
                 drop_unknown_fields(result, cast(Descriptor, method.response.DESCRIPTOR)), method.response
@@ -78,13 +43,12 @@ class JsonRpcTransport:
         """Do nothing: connections are closed after each call."""
 
 
-def encode_call(method: RpcMethod, request: Message, call_id: int) -> bytes:
-    """Encode a JSON-RPC request. Raises InvalidArgument if the message has values that JSON cannot express."""
+def params_of_request(method: RpcMethod, request: Message) -> dict[str, Any]:
+    """Return a request as JSON. Raises InvalidArgument if it has values that JSON cannot express."""
     try:
-        params = json_codec.to_json(request)
+        return json_codec.to_json(request)
     except ValueError as error:
         raise errors.InvalidArgument(f"{method.name}: {error}") from error
-    return json.dumps({"jsonrpc": "2.0", "id": call_id, "method": method.name, "params": params}).encode()
 
 
 def drop_unknown_fields(value: Any, descriptor: Descriptor) -> Any:
@@ -106,106 +70,4 @@ def drop_unknown_fields(value: Any, descriptor: Descriptor) -> Any:
             found[field.json_name] = [drop_unknown_fields(part, inner) for part in item]
         else:
             found[field.json_name] = drop_unknown_fields(item, inner)
-    return found
-
-
-def jsonrpc_url(target: str) -> SplitResult:
-    """Return the URL to post to: the target's with /cstp appended. Raises InvalidArgument."""
-    url, _ = parse_target(target)
-    if not url.hostname or url.query or url.fragment:
-        raise errors.InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
-    path = url.path.rstrip("/")
-    return url._replace(path=path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH)
-
-
-def send_http_request(
-    client: HttpClient, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None, timeout: float
-) -> HttpResponse:
-    """Send one HTTP request and return the whole response within `timeout` seconds.
-
-    Raises DeadlineExceeded, ServerUnreachable, and InternalError if the response is too large.
-    """
-    try:
-        return client.fetch(method, url, headers, body, timeout)
-    except TimeoutError as error:
-        raise errors.DeadlineExceeded(f"{url.geturl()} did not answer within {timeout:g} s") from error
-    except ResponseTooLarge as error:
-        raise errors.InternalError(f"The server's answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
-    except (OSError, HttpProtocolError) as error:
-        reason = str(error) or type(error).__name__
-        raise errors.ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
-
-
-def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any]:
-    """Return the result of a JSON-RPC response. Raises the error in it."""
-    try:
-        content = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
-        raise error_from_http(answer, where)
-    # Before the id is compared: the id of an error is null where the server could not read that of the request
-    # (JSON-RPC 2.0, section 5).
-    if isinstance(content.get("error"), dict):
-        raise error_from_jsonrpc(content["error"], parse_retry_after(answer))
-    result = content.get("result")
-    # A response with another id would be one that a proxy mixed up.
-    if content.get("id") != call_id or not isinstance(result, dict):
-        raise errors.InternalError(f"{where} sent an answer that belongs to no call")
-    return result
-
-
-def error_from_http(answer: HttpResponse, where: str) -> errors.CstpError:
-    if 300 <= answer.status < 400:
-        place = answer.headers.get("location", "elsewhere")
-        return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
-    error_class = error_class_for_http_status(answer.status) or errors.InternalError
-    message = f"{where} answered HTTP {answer.status} instead of JSON-RPC"
-    return error_class(message, retry_after=parse_retry_after(answer))
-
-
-def parse_retry_after(answer: HttpResponse) -> float | None:
-    """Return the seconds of the Retry-After header, or None if it is missing or not a number."""
-    seconds = answer.headers.get("retry-after", "")
-    # The other form of the header, a date (RFC 9110, section 10.2.3), is ignored: the clocks may differ.
-    return retry_wait_seconds(float(seconds) * 1000) if seconds.isdecimal() else None
-
-
-def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = None) -> errors.CstpError:
-    """Return the exception for a JSON-RPC error object; `retry_after` is used if the object has no delay."""
-    data = error.get("data")
-    details: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    waits, listed = details.get("retryAfterMs"), details.get("violations")
-    wait = retry_wait_seconds(waits) if isinstance(waits, int | float) else None
-    found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    return error_for_reason(
-        str(details.get("reason") or reason_for_json_rpc_code(error.get("code"))),
-        str(error.get("message", "")),
-        metadata=error_metadata(details),
-        violations=[
-            errors.FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
-            for item in found
-            if GUARDRAIL_ID_KEY not in item
-        ],
-        retry_after=retry_after if wait is None else wait,
-        blocks=[
-            errors.BlockingGuardrail(
-                str(item[GUARDRAIL_ID_KEY]), str(item.get("name", "")), str(item.get("message", ""))
-            )
-            for item in found
-            if GUARDRAIL_ID_KEY in item
-        ],
-    )
-
-
-def retry_wait_seconds(milliseconds: float) -> float | None:
-    return milliseconds / 1000 if 0 <= milliseconds <= MAX_WAIT_MILLISECONDS else None
-
-
-def error_metadata(details: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata of an error's data, including the request id."""
-    named = details.get("metadata")
-    found = {str(key): str(value) for key, value in named.items()} if isinstance(named, dict) else {}
-    if request_id := details.get(errors.REQUEST_ID):
-        found[errors.REQUEST_ID] = str(request_id)
     return found

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from cstp_grpc.common.lazy_dataclass import dataclass
-from cstp_grpc.contract.errors import CstpError, DeadlineExceeded
-from cstp_grpc.contract.rpc_errors import is_retriable
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument
 from cstp_grpc.contract.service_config import service_config
 
 T = TypeVar("T")
 
 DEFAULT_BACKOFF = service_config().backoff
 
+MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
+"""The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
 MAX_BACKOFF_STEPS = 32
 """Maximum number of times the delay grows. Chosen: every cap is reached before, and the power does not overflow."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How often and with which delays a call is retried; defaults come from the service config.
 
     The n-th delay is random between 0 and `base` x `multiplier`^(n-1) seconds, at most `cap`; a delay demanded by the
@@ -143,6 +142,13 @@ class AsyncRetrier(RetryTimer):
         await self._sleep(seconds if left is None else min(seconds, left))
 
 
+def bound_timeout(seconds: float) -> float:
+    """Return a timeout, at most MAX_TIMEOUT_SECONDS. Raises InvalidArgument."""
+    if math.isnan(seconds):
+        raise InvalidArgument.field("timeout", "must be a number of seconds")
+    return min(seconds, MAX_TIMEOUT_SECONDS)
+
+
 def remaining_seconds(clock: Callable[[], float], deadline: float, timeout: float) -> float:
     """Return the seconds until a deadline. Raises DeadlineExceeded, which names `timeout`, if it has passed."""
     left = deadline - clock()
@@ -156,4 +162,7 @@ def is_transient_failure(error: BaseException) -> bool:
 
     Errors of liaison agents and session conflicts are not retried here: the guide decides.
     """
+    # Imported here: only failures need it.
+    from cstp_grpc.contract.rpc_errors import is_retriable
+
     return isinstance(error, CstpError) and not error.final and is_retriable(error.reason)

@@ -55,12 +55,6 @@ def refuse_password() -> str:
     raise ValueError("the key has a password")
 
 
-def require_tls(scheme: str, client_certificate: Path | None) -> None:
-    """Raise InvalidArgument for a certificate where no TLS would show it."""
-    if client_certificate is not None and scheme not in {"grpcs", "https"}:
-        raise InvalidArgument.field("client_certificate", "is for servers that speak TLS: grpcs:// and https://")
-
-
 def tls_context(
     root_certificates: bytes | None, scheme: str = "https", client_certificate: Path | None = None
 ) -> ssl.SSLContext:

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from cstp_grpc.cli.calibration_output import (
     PLOT_COLUMNS,
@@ -19,7 +18,7 @@ from cstp_grpc.cli.calibration_output import (
     print_patterns,
     reliability_diagram,
 )
-from cstp_grpc.cli.console import WholeWordConsole
+from cstp_grpc.cli.console import Console
 from cstp_grpc.cli.developer_setup import import_examples
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
@@ -117,7 +116,7 @@ def test_drift_is_told_with_its_date() -> None:
     drift = pb2.CalibrationDrift(count=120, p_value=0.001, detected=True, gap_before=-0.02, gap_after=0.4)
     drift.changed_at.FromJsonString("2026-03-02T00:00:00Z")
     stream = io.StringIO()
-    print_calibration(Console(file=stream, width=200), pb2.GetCalibrationResponse(count=120, minimum=20, drift=drift))
+    print_calibration(Console(stream, 200), pb2.GetCalibrationResponse(count=120, minimum=20, drift=drift))
     assert (
         "Drift since 2026-03-02: confidences are 0.40 above what came true; before they were 0.02 below it"
         in stream.getvalue()
@@ -126,7 +125,7 @@ def test_drift_is_told_with_its_date() -> None:
 
 def open_test_console(stream: io.StringIO, width: int) -> Console:
     """A console of a width, as commands print to it."""
-    return WholeWordConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    return Console(stream, width)
 
 
 unit = st.floats(0, 1)
@@ -207,7 +206,7 @@ def test_whatever_factors_are_called_the_plots_are_sound(name: str, odds: float,
     answer = pb2.GetPatternsResponse(count=40, failures=9, factors=[factor], tested=1)
     ElementTree.fromstring(odds_ratio_diagram(answer))
     stream = io.StringIO()
-    print_patterns(Console(file=stream, width=200), answer)
+    print_patterns(Console(stream, 200), answer)
     assert "\x1b" not in stream.getvalue()
 
 

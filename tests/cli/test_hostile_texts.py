@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 from hypothesis import given
-from rich.console import Console
 
 from cstp_grpc.cli import (
+    advice_output,
     approval_output,
     calibration_output,
     decision_output,
@@ -19,7 +19,7 @@ from cstp_grpc.cli import (
     rule_output,
     tokens,
 )
-from cstp_grpc.cli.console import WholeWordConsole
+from cstp_grpc.cli.console import Console
 from cstp_grpc.cli.output import json_text
 from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.gen.cstp.v1 import (
@@ -37,10 +37,16 @@ from tests.hostile_texts import ORDER, fill, hostile_texts, steering_characters
 from tests.named_case import named_case
 
 Show = Callable[[Console, Any], object]
+
+
+def as_json(show: Show) -> Show:
+    return lambda console, message: show(console, to_json(message))
+
+
 SHOWN: list[tuple[Show, type[Message]]] = [
-    (decision_output.print_query_answer, cstp_pb2.QueryDecisionsResponse),
-    (decision_output.print_check_answer, cstp_pb2.CheckGuardrailsResponse),
-    (decision_output.print_announce_answer, cstp_pb2.AnnounceIntentResponse),
+    (as_json(advice_output.print_query_answer), cstp_pb2.QueryDecisionsResponse),
+    (as_json(advice_output.print_check_answer), cstp_pb2.CheckGuardrailsResponse),
+    (as_json(advice_output.print_announce_answer), cstp_pb2.AnnounceIntentResponse),
     (decision_output.print_closed_intent, intents_pb2.CloseIntentResponse),
     (decision_output.print_decision, journal_pb2.Decision),
     (decision_output.print_duplicates, journal_pb2.FindDuplicateDecisionsResponse),
@@ -81,7 +87,7 @@ def test_no_field_of_an_answer_reaches_a_terminal_raw(text: str) -> None:
         with named_case(show, kind):
             message = fill(kind(), text)
             stream = io.StringIO()
-            show(WholeWordConsole(file=stream, markup=False, emoji=False, highlight=False, width=100_000), message)
+            show(Console(stream, width=100_000), message)
             printed = stream.getvalue()
             assert steering_characters(printed) == []
             # A text of several lines is indented below its first one, which may begin with any signs.

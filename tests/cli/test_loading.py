@@ -172,6 +172,20 @@ def test_a_call_over_http_loads_no_whole_http_client(tmp_path: Path) -> None:
     assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | PRINTING_LIBRARIES | METADATA | others)
 
 
+CHECKED = {"allowed": True, "violations": [], "warnings": [], "dryrunViolations": [], "ignoredContext": []}
+CHECKED |= {"evaluated": 3, "responses": [], "approvalRequired": False}
+
+
+@pytest.mark.parametrize("style", [[], ["--json"]], ids=["", "json"])
+def test_a_check_over_http_loads_neither_messages_nor_a_terminal(style: list[str], tmp_path: Path) -> None:
+    with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": CHECKED})) as server:
+        modules, printed = modules_loaded(tmp_path, ["check", "deploy", "--agent", server.url, *style])
+    assert "allowed" in printed.lower()
+    others = OTHER_PROTOCOLS - {"h11"}
+    libraries = SETTINGS_LIBRARIES | SERVER_LIBRARIES | CALLING_LIBRARIES | PRINTING_LIBRARIES | METADATA | others
+    assert not modules & (libraries | {"yaml", "random", "cstp_grpc.contract.rpc_errors"})
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
-from cstp_grpc.cli import decision_output, liaison_output
-from cstp_grpc.cli.console import TextTable, open_console
+from cstp_grpc.cli import advice_output, decision_output, liaison_output
+from cstp_grpc.cli.console import Console, TextTable, open_console
 from cstp_grpc.cli.node_validation import node_table
 from cstp_grpc.cli.output import json_text, to_printable
+from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.modules.intent_layer.model import Node, NodeFile
@@ -44,15 +44,15 @@ def test_colours_are_for_terminals_that_want_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", stream)
-    decision_output.print_check_answer(open_console(error=False), ANSWER)
+    advice_output.print_check_answer(open_console(error=False), to_json(ANSWER))
     assert ("\x1b[31m" in stream.getvalue() or "\x1b[1;31m" in stream.getvalue()) is coloured
     assert "No [red]way[/red]" in stream.getvalue()
 
 
 def test_an_answer_without_a_verdict_shows_none() -> None:
     stream = io.StringIO()
-    decision_output.print_announce_answer(
-        Console(file=stream, width=120), cstp_pb2.AnnounceIntentResponse(responding_agent="x")
+    advice_output.print_announce_answer(
+        Console(stream, 120), to_json(cstp_pb2.AnnounceIntentResponse(responding_agent="x"))
     )
     assert "Received by x" in stream.getvalue()
     assert "Allowed" not in stream.getvalue()
@@ -74,13 +74,13 @@ def test_json_stays_json_and_steers_no_terminal() -> None:
 def test_a_long_lesson_is_shortened_in_lists_and_whole_in_the_decision() -> None:
     lesson = "word " * 500
     stream = io.StringIO()
-    decision_output.print_query_answer(
-        Console(file=stream, width=80),
-        cstp_pb2.QueryDecisionsResponse(decisions=[cstp_pb2.DecisionSummary(title="t", notes=lesson)]),
+    advice_output.print_query_answer(
+        Console(stream, 80),
+        to_json(cstp_pb2.QueryDecisionsResponse(decisions=[cstp_pb2.DecisionSummary(title="t", notes=lesson)])),
     )
     assert 50 < stream.getvalue().count("word") < 100
     stream = io.StringIO()
-    decision_output.print_decision(Console(file=stream, width=80), journal_pb2.Decision(title="t", notes=lesson))
+    decision_output.print_decision(Console(stream, 80), journal_pb2.Decision(title="t", notes=lesson))
     assert stream.getvalue().count("word") == 500
 
 
@@ -129,10 +129,12 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         ["dec-1", PATH],
     ),
     (
-        lambda console: decision_output.print_check_answer(
+        lambda console: advice_output.print_check_answer(
             console,
-            cstp_pb2.CheckGuardrailsResponse(
-                evaluated=1, violations=[types_pb2.Violation(guardrail_id=LONG_IDENTIFIER, message=WORDS)]
+            to_json(
+                cstp_pb2.CheckGuardrailsResponse(
+                    evaluated=1, violations=[types_pb2.Violation(guardrail_id=LONG_IDENTIFIER, message=WORDS)]
+                )
             ),
         ),
         [LONG_IDENTIFIER],
@@ -153,8 +155,8 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         [IDENTIFIER, LONG_IDENTIFIER],
     ),
     (
-        lambda console: decision_output.print_announce_answer(
-            console, cstp_pb2.AnnounceIntentResponse(responding_agent="platform", correlation_id=IDENTIFIER)
+        lambda console: advice_output.print_announce_answer(
+            console, to_json(cstp_pb2.AnnounceIntentResponse(responding_agent="platform", correlation_id=IDENTIFIER))
         ),
         [IDENTIFIER],
     ),
@@ -187,7 +189,9 @@ def test_what_is_piped_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         evaluated=1, violations=[types_pb2.Violation(guardrail_id="g", message=WORDS, suggestion=WORDS)]
     )
     printed = shown(
-        lambda console: decision_output.print_check_answer(console, answer), terminal=False, monkeypatch=monkeypatch
+        lambda console: advice_output.print_check_answer(console, to_json(answer)),
+        terminal=False,
+        monkeypatch=monkeypatch,
     )
     assert printed.splitlines() == [
         "Blocked by 1 of 1 guardrail",
@@ -230,6 +234,8 @@ def test_a_verdict_says_how_many_guardrails_made_it(
     violations = [types_pb2.Violation(guardrail_id=name) for name in answer.pop("violations", [])]
     response = cstp_pb2.CheckGuardrailsResponse(violations=violations, **answer)
     printed = shown(
-        lambda console: decision_output.print_check_answer(console, response), terminal=False, monkeypatch=monkeypatch
+        lambda console: advice_output.print_check_answer(console, to_json(response)),
+        terminal=False,
+        monkeypatch=monkeypatch,
     )
     assert printed.splitlines()[0] == headline

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Invoke, Server
+from tests.client.scripted import HttpReply, http_server
 from tests.harness import running, settings
 from tests.modules.intent_layer.trees import write_tree
 
@@ -239,3 +241,21 @@ def test_another_content_under_the_same_correlation_id_is_shown_as_a_revision(se
     assert "correlation id mine-1, revision 2\n" in shown
     assert "mine-1, revision 2, after 1" in server.ok("intents")
     assert "correlation id mine-1, revision 2" in " ".join(server.ok("audit", "--limit", "1").split())
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "code", "told"),
+    [
+        ({"allowed": True, "violations": "none"}, [], 1, "The answer does not fit the contract: "),
+        ({"allowed": "yes"}, ["--json"], 3, ""),
+        ({}, ["--json"], 3, ""),
+    ],
+    ids=["text", "json", "empty"],
+)
+def test_an_answer_that_does_not_fit_the_contract_lets_nothing_through(
+    invoke: Invoke, answer: dict[str, Any], options: list[str], code: int, told: str
+) -> None:
+    with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": answer})) as server:
+        result = invoke("check", "deploy", "--agent", server.url, *options)
+    assert result.exit_code == code
+    assert told in result.stderr

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from cstp_grpc.client import CstpClient, RetryPolicy, decision_filters
-from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
+from cstp_grpc.client.targets import grpc_address, target_scheme
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, MethodNotFound, NotFound, RateLimited, Unavailable
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, pre_actions_pb2, types_pb2

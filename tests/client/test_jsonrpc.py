@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
+from cstp_grpc.client.json_rpc import jsonrpc_url
 from cstp_grpc.contract import errors
 from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import ERROR_CLASSES

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from cstp_grpc.client.grpc_transport import bearer_header, grpc_address, target_scheme
 from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.http_exchange import HttpProtocolError
-from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
+from cstp_grpc.client.json_rpc import jsonrpc_url
+from cstp_grpc.client.targets import bearer_header, grpc_address, target_scheme
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import to_single_line

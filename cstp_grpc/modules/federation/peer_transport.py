@@ -14,10 +14,11 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
-from cstp_grpc.client import jsonrpc_transport
-from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc_address, target_scheme
+from cstp_grpc.client import json_rpc, jsonrpc_transport
+from cstp_grpc.client.grpc_transport import channel_options
 from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.http_exchange import HttpProtocolError
+from cstp_grpc.client.targets import bearer_header, grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials, context_for_authorities, tls_context
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import to_single_line
@@ -171,7 +172,7 @@ class HttpPeerTransport:
         root_certificates: bytes | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._url = jsonrpc_transport.jsonrpc_url(target)
+        self._url = json_rpc.jsonrpc_url(target)
         self._headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE} | dict(bearer_header(token))
         self._http = HttpClient(
             tls_context(root_certificates, self._url.scheme), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock
@@ -180,7 +181,8 @@ class HttpPeerTransport:
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
         call_id = next(self._ids)
-        body, headers = jsonrpc_transport.encode_call(method, request, call_id), self._headers | dict(metadata)
+        params = jsonrpc_transport.params_of_request(method, request)
+        body, headers = json_rpc.encode_call(method.name, params, call_id), self._headers | dict(metadata)
         try:
             answer = self._http.fetch("POST", self._url, headers, body, seconds)
         except TimeoutError:
@@ -202,7 +204,7 @@ def result_of_http_response(answer: HttpResponse, call_id: int, method: RpcMetho
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
         return result_of_http_status(answer.status)
     if isinstance(content.get("error"), dict):
-        return result_of_error(jsonrpc_transport.error_from_jsonrpc(content["error"]))
+        return result_of_error(json_rpc.error_from_jsonrpc(content["error"]))
     result = content.get("result")
     if content.get("id") != call_id or not isinstance(result, dict):
         return unreadable_result("it belongs to no call")

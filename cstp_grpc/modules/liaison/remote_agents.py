@@ -14,9 +14,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, channel_options, grpc_address, target_scheme
+from cstp_grpc.client.grpc_transport import channel_options
 from cstp_grpc.client.http_client import HttpClient
-from cstp_grpc.client.jsonrpc_transport import ENDPOINT_PATH, jsonrpc_url, send_http_request
+from cstp_grpc.client.json_rpc import ENDPOINT_PATH, jsonrpc_url, send_http_request
+from cstp_grpc.client.targets import MAX_RESPONSE_BYTES, grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials, raise_config_errors, read_ca_file, tls_context
 from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.common.unicode_text import to_single_line

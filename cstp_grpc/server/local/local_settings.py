@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from cstp_grpc.client.folder_target import folder_of_target
+from cstp_grpc.client.targets import folder_of_target
 from cstp_grpc.contract.caller import ANONYMOUS, APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS
 from cstp_grpc.contract.errors import InvalidArgument
