@@ -117,6 +117,11 @@ class CodeContext:
     rules: CodeFacts = NO_CODE
     missing: tuple[str, ...] = ()
 
+    @property
+    def is_covered(self) -> bool:
+        """Whether any node covers any of the paths; the answer has it."""
+        return bool(self.nodes)
+
 
 class CodeContextReader(Protocol):
     """Reads the code context of paths in the configured projects."""
