@@ -22,10 +22,9 @@ from bridge.a2a.task_preparation import PendingTask, PendingTaskBuilder
 from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, TaskRunner
 from bridge.a2a.task_store import GrpcTaskStore, StoredTask, TaskEvent, TaskVersionConflict
 from bridge.call_observation import BridgeCallObserver
-from bridge.http_request import AUTHORIZATION, BodyReader, CallOriginReporter, PublicUrlResolver
+from bridge.http_request import BodyReader, CallOriginReporter, PublicUrlResolver
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.common.lazy_dataclass import dataclass, replace
-from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
 from cstp_grpc.contract.errors import Conflict, RateLimited
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.stream_limit import StreamLimit
@@ -37,9 +36,7 @@ DEFAULT_PAGE_SIZE: Final = 50
 CANCEL_SECONDS: Final = 2.0
 """Maximum seconds to wait for a working task, which cannot be canceled. Chosen: most calls end within it."""
 MAX_START_ATTEMPTS: Final = 2
-"""Attempts to start a message: after a conflict with the same message at the same time, the second finds its task."""
-CREDENTIAL_KEYS: Final = (AUTHORIZATION, CERTIFICATE_METADATA_KEY)
-"""The metadata that identify a caller."""
+"""Attempts to start a message: after a conflict with the same message, the second finds its task."""
 CANCEL_POLL_SECONDS: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
@@ -227,8 +224,9 @@ class A2aRequestHandler:
         push_config = None
         if params.configuration.HasField("task_push_notification_config"):
             push_config = self.push_configs.read_inline_config(params, context)
-        for _ in range(MAX_START_ATTEMPTS):
-            pending = await self._pending_tasks.prepare(params, metadata)
+        for attempt in range(MAX_START_ATTEMPTS):
+            # Almost all messages are new, and a conflict reports the others.
+            pending = await self._pending_tasks.prepare(params, metadata, is_likely_new=attempt == 0)
             if isinstance(pending, StoredTask):
                 if push_config is not None:
                     await self.push_configs.add_inline_config(
@@ -237,7 +235,7 @@ class A2aRequestHandler:
                 return pending
             with suppress(TaskVersionConflict):
                 return await start(replace(pending, push_config=push_config), metadata)
-            # The same message arrived elsewhere at the same time, and its task is stored now.
+            # The same message arrived before or elsewhere at the same time, and its task is stored now.
         raise UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
 
     async def _wait_for_end(
@@ -271,7 +269,7 @@ class A2aRequestHandler:
     @contextmanager
     def _hold_subscription(self, metadata: Metadata) -> Iterator[None]:
         """Count a stream about a task for the length of a block. Raises UpstreamError if the caller has too many."""
-        caller = tuple(value for name, value in metadata if name in CREDENTIAL_KEYS)
+        caller = tuple(value for name, value in metadata if name in task_store.CREDENTIAL_KEYS)
         with ExitStack() as held:
             try:
                 held.enter_context(self._subscriptions.hold(caller))

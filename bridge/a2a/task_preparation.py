@@ -57,10 +57,12 @@ class PendingTaskBuilder:
     def __init__(self, store: task_store.GrpcTaskStore) -> None:
         self._store = store
 
-    async def prepare(self, params: SendMessageRequest, metadata: Metadata) -> PendingTask | task_store.StoredTask:
+    async def prepare(
+        self, params: SendMessageRequest, metadata: Metadata, *, is_likely_new: bool
+    ) -> PendingTask | task_store.StoredTask:
         """Return the task to run for a message, not stored yet, or the one that it began before.
 
-        Raises A2AError.
+        If the message is likely new, its task is not looked up unless it refers to others. Raises A2AError.
         """
         configuration = params.configuration
         validate_history_length(configuration)
@@ -69,9 +71,13 @@ class PendingTaskBuilder:
         # A message to a task is recognised by that task's history, one that begins a task by its key.
         if params.message.task_id:
             return await self._continue(params.message, content, media_types, metadata)
-        task_id, kept = await self._store.find(message_key(params.message), metadata)
-        if kept is not None:
-            return require_same_message(params.message, kept)
+        key, message = message_key(params.message), params.message
+        refers = message.reference_task_ids or (message.context_id and content.has_values)
+        task_id = self._store.derive_id(key, metadata) if is_likely_new and not refers else None
+        if task_id is None:
+            task_id, kept = await self._store.find(key, metadata)
+            if kept is not None:
+                return require_same_message(params.message, kept)
         # Only now: a repeated message costs one look-up and none of its references.
         conversation = await self._resolve_context(params.message, content, metadata)
         task = new_task(params.message, task_id, conversation.context_id)

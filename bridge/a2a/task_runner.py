@@ -22,6 +22,7 @@ from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.errors import CstpError, InternalError
+from cstp_grpc.contract.task_ids import NEW_TASK_METADATA_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +147,12 @@ class TaskRunner:
             logger.error("answering a message failed", exc_info=error)
 
     async def _run_unsaved(self, pending: PendingTask, metadata: Metadata) -> Task:
+        new_task = (NEW_TASK_METADATA_KEY, pending.task.id)
         try:
-            answer = await self._call_method(pending, metadata)
+            answer = await self._call_method(pending, [*metadata, new_task])
         except CstpError as failure:
+            if failure.reason == "CONFLICT" and failure.metadata.get("id") == pending.task.id:
+                raise task_store.TaskVersionConflict(pending.task.id) from failure
             if failure.reason in PROTOCOL_REASONS or missing_permission(failure):
                 raise UpstreamError(failure) from failure
             answer = failure_result(pending, failure, metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,10 +17,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params, push_error
 from bridge.call_errors import visible_rpc_error
+from bridge.http_request import AUTHORIZATION
 from bridge.upstream import Metadata
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import a2a_tasks
+from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
 from cstp_grpc.contract.errors import CstpError
+from cstp_grpc.contract.task_ids import derive_task_id
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
@@ -90,6 +94,11 @@ A2A_STATES: Final = {kept: state for state, kept in SERVER_STATES.items()}
 MAX_TASK_BYTES: Final = 2_097_152
 """Maximum size of a stored task, as the contract limits it."""
 
+CREDENTIAL_KEYS: Final = (AUTHORIZATION, CERTIFICATE_METADATA_KEY)
+"""The metadata that identify a caller."""
+MAX_KNOWN_AGENTS: Final = 4096
+"""Credentials whose agents are remembered. Chosen: a few hundred bytes each; others cost a call of the server."""
+
 LIMITED_CALLS: Final = re.compile(r"calls of cstp\.\w+")
 """The name of a method in the server's message about a rate limit."""
 A2A_FIELD_NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
@@ -142,6 +151,8 @@ class GrpcTaskStore:
     def __init__(self, channel: grpc.aio.Channel, timeout: float) -> None:
         self._service = TaskServiceStub(channel)
         self._timeout = timeout
+        self._agents: dict[bytes, str] = {}
+        """The agents of callers, by digests of their credentials. Only ids depend on them, and no permission."""
 
     async def save(
         self,
@@ -152,22 +163,18 @@ class GrpcTaskStore:
         method: str = "",
         push_config: tasks_pb2.PushConfig | None = None,
     ) -> StoredTask:
-        """Store a task and return it as stored; version 0 creates it.
+        """Store a task, whose status has no timestamp, and return it with that of the server; version 0 creates it.
 
         `time_left` is how many seconds an unfinished task has until it counts as failed; `method` is the method that
         will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and with
         a push configuration the errors of `push_error`.
         """
-        # A copy, because the caller's task is the one that it sends next, if this attempt fails.
-        content = copy_task(task)
-        # The server sets the time of a change, and returns it.
-        content.status.ClearField("timestamp")
         request = tasks_pb2.SaveTaskRequest(
             task=tasks_pb2.Task(
                 id=task.id,
                 context_id=task.context_id,
                 state=SERVER_STATES[task.status.state],
-                content=content.SerializeToString(),
+                content=task.SerializeToString(),
             ),
             version=version,
             time_left=None if time_left is None else to_duration(time_left),
@@ -184,9 +191,9 @@ class GrpcTaskStore:
             if push_config is not None:
                 raise push_error(failure, INLINE_CONFIG_PATH) from failure
             raise UpstreamError(failure) from failure
-        content.status.timestamp.CopyFrom(saved.updated_at)
-        # The content is what was sent, with the server's time: reading it back would cost another call.
-        return StoredTask(content, saved.version)
+        # The content is what was sent: reading it back would cost another call.
+        task.status.timestamp.CopyFrom(saved.updated_at)
+        return StoredTask(task, saved.version)
 
     async def get(self, task_id: str, metadata: Metadata) -> StoredTask:
         """Return a task of the caller. Raises TaskNotFoundError."""
@@ -204,13 +211,23 @@ class GrpcTaskStore:
         return StoredTask(task, kept.version)
 
     async def find(self, key: str, metadata: Metadata) -> tuple[str, StoredTask | None]:
+        """Return the id of the task that a message begins, and the task if it is stored."""
         request = tasks_pb2.FindTaskRequest(key=key)
         try:
             found = await invoke_rpc(self._service.FindTask, request, metadata, self._timeout)
         except CstpError as failure:
             raise UpstreamError(failure) from failure
+        if found.agent:
+            if len(self._agents) >= MAX_KNOWN_AGENTS:
+                self._agents.clear()
+            self._agents[credentials_digest(metadata)] = found.agent
         task = read_task(found.task) if found.HasField("task") else None
         return found.id, None if task is None else StoredTask(task, found.task.version)
+
+    def derive_id(self, key: str, metadata: Metadata) -> str | None:
+        """Return the id of the task that a message begins, or None if `find` was not called for its sender yet."""
+        agent = self._agents.get(credentials_digest(metadata))
+        return None if agent is None else derive_task_id(agent, key)
 
     async def list(self, query: TaskQuery, metadata: Metadata) -> A2aTaskPage:
         """Return a page of the caller's tasks. Raises InvalidParamsError, for instance for an invalid page token."""
@@ -245,6 +262,10 @@ async def invoke_rpc(
         # A2A callers do not know the names of the server's methods.
         failure.message = LIMITED_CALLS.sub("operations on tasks", failure.message)
         raise failure from error
+
+
+def credentials_digest(metadata: Metadata) -> bytes:
+    return hashlib.sha256(repr([each for each in metadata if each[0] in CREDENTIAL_KEYS]).encode()).digest()
 
 
 def read_task(kept: tasks_pb2.Task) -> Task | None:

@@ -668,6 +668,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.FindTaskRequest': 'The message whose task is asked for.',
     'cstp.v1.FindTaskRequest.key': "Tells the message apart from all others of the caller's; 1 to 200 characters.",
     'cstp.v1.FindTaskResponse': 'The task that the message begins.',
+    'cstp.v1.FindTaskResponse.agent': "The caller's agent, by which a bridge derives the ids of its further tasks itself.",
     'cstp.v1.FindTaskResponse.id': 'The identifier that the task has, or is to be saved with.',
     'cstp.v1.FindTaskResponse.task': 'The task; absent if none is kept.',
     'cstp.v1.FormerContent': 'A content that a decision had before.',

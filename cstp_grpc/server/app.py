@@ -92,10 +92,12 @@ class App:
             shared = open_shared_parts(opened, settings, clock, deployment, inputs.credentials.live_tokens, telemetry)
             status = ServerStatusReader(shared, inputs.rules.in_force)
             self._modules = build_modules(shared, inputs, permitted, status, telemetry)
+            checks = [module.require_new_task for module in self._modules if module.require_new_task is not None]
+            self._policy = replace(inputs.policy, require_new_task=checks[0] if checks else None)
             health = {name: is_healthy for module in self._modules for name, is_healthy in module.health.items()}
             self._server = GrpcServer(
                 settings.grpc,
-                inputs.policy,
+                self._policy,
                 [servicer for module in self._modules for servicer in module.servicers],
                 health,
                 shared.pools,
@@ -113,7 +115,6 @@ class App:
             telemetry.add_measures(measures)
             status.watch(measures, health)
             self._watches = build_database_watches(shared, self._modules, self._server.report_failure)
-            self._policy = inputs.policy
             self._resources = opened.pop_all()
 
     @property

@@ -22,6 +22,7 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument, drop_tracebacks
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.contract.task_ids import NEW_TASK_METADATA_KEY
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
 from cstp_grpc.server.interceptors.admission import (
     AdmissionStep,
@@ -94,6 +95,8 @@ class CallPolicy:
     """Rate limits that are checked over the network; None if admission counts calls itself."""
     local_limits: RateLimiter | None = None
     """The rate limits by which admission counts calls itself."""
+    require_new_task: Callable[[str, str], Awaitable[None]] | None = None
+    """Takes an agent and the id of a task, and raises Conflict if the agent has this task; None without tasks."""
 
 
 class CallHandlers(grpc.GenericRpcHandler):
@@ -231,7 +234,8 @@ class CallHandlers(grpc.GenericRpcHandler):
     async def _receive(self, call: InboundCall) -> Message:
         """Return the message of a call.
 
-        Raises InvalidArgument, also if none was sent, DeadlineExceeded, and AuthenticationRequired.
+        Raises InvalidArgument, also if none was sent, DeadlineExceeded, AuthenticationRequired, and Conflict for a task
+        that is not new.
         """
         data = await receive_bytes(call.context, self._policy.message_seconds)
         if data is None:
@@ -248,6 +252,9 @@ class CallHandlers(grpc.GenericRpcHandler):
             # Converting a large message in the servicer also takes long: a turn lets other calls run in between.
             await pool.take_turn()
         await self._charge(call, values // VALUES_PER_CALL)
+        task_id = call.metadata.get(NEW_TASK_METADATA_KEY)
+        if task_id is not None and self._policy.require_new_task is not None:
+            await self._policy.require_new_task(call.agent or "", str(task_id))
         return message
 
     async def _charge(self, call: InboundCall, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cstp_grpc.common.lazy_dataclass import dataclass, field
@@ -58,6 +58,8 @@ class Module:
     """Additional names in the health service; each returns whether its component is healthy now."""
     measures: Sequence[Measure] = ()
     """Figures of its state, for metrics."""
+    require_new_task: Callable[[str, str], Awaitable[None]] | None = None
+    """As in `CallPolicy`; of the module of tasks only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf import descriptor_pool
@@ -28,6 +29,11 @@ DESCRIPTORS: Final = descriptor_pool.Default()
 
 MAX_COMMAND_BYTES: Final = 24_000
 """Size of all commands together from which the rest is summed up as too large, so that every rule stays cheap."""
+
+MAX_KEPT_TEXTS: Final = 256
+MAX_KEPT_CHARACTERS: Final = 2_000
+"""How many texts, and how long ones, have their intentions kept. Chosen: half a megabyte; agents ask again about an
+action that was blocked, and check what they have announced."""
 
 
 def command_message(command: Command, phrases: Iterable[str]) -> commands_pb2.Command:
@@ -104,10 +110,12 @@ def words_beside_command(action: Action) -> str:
 
 def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
     """Return a function that finds which of these intentions the sentences of an action have."""
-    finder = IntentionFinder(sought)
+    find = IntentionFinder(sought).find
+    find_again = lru_cache(MAX_KEPT_TEXTS)(find)
 
     def read(action: Action) -> object:
-        return finder.find(to_string(f"{words_beside_command(action)}\n\n{action.announced_context}"))
+        text = to_string(f"{words_beside_command(action)}\n\n{action.announced_context}")
+        return find_again(text) if len(text) <= MAX_KEPT_CHARACTERS else find(text)
 
     return read
 

@@ -206,7 +206,7 @@ class Announcer:
         if isinstance(outcome, Exception):
             raise outcome
         related = await self._find_related(announcement, acting, write.vector) if self._settings.responds else []
-        feedback = replace(write.feedback, verdict=outcome)
+        feedback = write.feedback if outcome is write.feedback.verdict else replace(write.feedback, verdict=outcome)
         return replace(
             feedback,
             received_at=stored.received_at,
@@ -379,12 +379,12 @@ class Announcer:
             stored = await self._records.writer.write(job)
         except model.IntentContended:
             stored = await self._records.writer.write(job_alone, alone=True)
-        told, outcome = replace(stored.intent, context=None, metadata=None), stored.outcome
-        shared_vector = write.shared_vector
+        outcome, shared_vector = stored.outcome, write.shared_vector
         if shared_vector is not None and not isinstance(outcome, Exception):
+            told = replace(stored.intent, context=None, metadata=None)
             self._related.add(model.SharedIntent(told, shared_vector, allowed_by(outcome)))
         else:
-            self._related.withdraw(told.key)
+            self._related.withdraw(stored.intent.key)
         return stored
 
     def _store_within(self, write: AnnouncementWrite, unit_of_work: UnitOfWork) -> model.StoredAnnouncement:

@@ -140,7 +140,7 @@ class SqlIntentStore:
         """
         # Most intents are new, so the insertion is tried before anything is read. The loop ends: under the lock, no
         # other transaction adds a revision between the read and the next attempt.
-        new = replace(intent, revision=1)
+        new = intent if intent.revision == 1 else replace(intent, revision=1)
         while not self._add(unit_of_work, new):
             latest = self._read_revision(unit_of_work, intent.agent, intent.correlation_id)
             if latest is not None and latest.content_hash == intent.content_hash:

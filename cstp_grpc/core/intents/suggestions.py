@@ -431,9 +431,9 @@ def describe_outcome(match: Match, outcome: Outcome, listed: Sequence[Match]) ->
     If one of a series did not succeed, the text states the number of the others: listed ones and those they represent.
     """
     verb = OUTCOME_VERBS[outcome]
-    series = series_of_title(match.decision.title)
-    others = [each for each in listed if each.decision.id != match.decision.id]
-    mates = [each for each in others if series is not None and series_of_title(each.decision.title) == series]
+    series = series_of_title(match.decision.title) if outcome in TROUBLED else None
+    others = [] if series is None else [each for each in listed if each.decision.id != match.decision.id]
+    mates = [each for each in others if series_of_title(each.decision.title) == series]
     count = 1 + len(mates) + sum(each.similar_count for each in (match, *mates))
     if outcome not in TROUBLED or count < MIN_SERIES:
         return f"A similar decision {verb}"

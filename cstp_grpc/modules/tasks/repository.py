@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import TaskState
 from cstp_grpc.contract.errors import Conflict, MethodNotFound, NotFound
+from cstp_grpc.contract.task_ids import derive_task_id
 from cstp_grpc.modules.tasks import model
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
@@ -22,11 +21,6 @@ DEFAULT_WORK_TIME = timedelta(minutes=5)
 
 DEFAULT_INPUT_TIME = timedelta(days=1)
 """The time limit of a task that waits for input if its bridge sets none. Chosen: a person may have to answer."""
-
-TASK_ID_NAMESPACE = uuid.UUID("6a3f1d7e-52c4-4c0b-9a57-0d1c9f2e8b64")
-"""The UUID version 5 namespace of task ids that derive from keys, RFC 9562, section 5.5. Chosen at random. With another
-one repeated messages would create new tasks.
-"""
 
 MAX_PAGE = 100
 """Tasks on a page at most, as A2A bounds the page size of ListTasks."""
@@ -117,10 +111,13 @@ class TaskRepository:
 
         Raises QueryFailed.
         """
-        # With the agent in the name, so that equal keys of two agents are two tasks; as JSON, so that the parts cannot
-        # run together.
-        task_id = str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps([agent, key])))
+        task_id = derive_task_id(agent, key)
         return task_id, self._store.get(agent, task_id, self._observation_time())
+
+    def require_new(self, agent: str, task_id: str) -> None:
+        """Raise Conflict if the agent has a task with this id, and QueryFailed if that cannot be read."""
+        if self._store.get(agent, task_id, self._observation_time()) is not None:
+            raise save_conflict_error(task_id, 0)
 
     def page(self, conditions: model.TaskFilter, request: PageRequest) -> model.TaskPage:
         """Return the tasks that meet all conditions, last changed first; a page holds at most 100.

@@ -39,6 +39,14 @@ class TaskService(pb2_grpc.TaskServiceServicer):
         # SQLite answers within microseconds on the calling thread; PostgreSQL is waited for on a thread of the pool.
         self._read = pool.run_short if repository.reads_are_short else pool.run
 
+    async def require_new_task(self, agent: str, task_id: str) -> None:
+        """Raise Conflict if the agent has a task with this id."""
+        if self._repository.reads_are_short:
+            # Without a turn of its own: it is part of a call that takes many times as long.
+            self._repository.require_new(agent, task_id)
+        else:
+            await self._read(self._repository.require_new, agent, task_id)
+
     async def SaveTask(self, request: pb2.SaveTaskRequest, context: grpc.ServicerContext) -> pb2.SaveTaskResponse:
         """Store a task, or a new state of one."""
         caller = current_caller.get()
@@ -53,8 +61,9 @@ class TaskService(pb2_grpc.TaskServiceServicer):
         return pb2.SaveTaskResponse(version=saved.version, updated_at=proto_values.timestamp_message(saved.updated_at))
 
     async def FindTask(self, request: pb2.FindTaskRequest, context: grpc.ServicerContext) -> pb2.FindTaskResponse:
-        task_id, task = await self._read(self._repository.find, current_caller.get().agent, request.key)
-        return pb2.FindTaskResponse(id=task_id, task=None if task is None else TASK.encode(task))
+        agent = current_caller.get().agent
+        task_id, task = await self._read(self._repository.find, agent, request.key)
+        return pb2.FindTaskResponse(id=task_id, task=None if task is None else TASK.encode(task), agent=agent)
 
     async def GetTask(self, request: pb2.GetTaskRequest, context: grpc.ServicerContext) -> pb2.GetTaskResponse:
         task = await self._read(self._repository.get, current_caller.get().agent, request.id)

@@ -61,6 +61,7 @@ def build_tasks_module(shared: SharedParts, allowed: UrlAllowList, is_permitted_
         servicers=[(tasks_pb2_grpc.add_TaskServiceServicer_to_server, servicer)],
         background=[push.sender, remover] if push else [remover],
         measures=push.measures if push else (),
+        require_new_task=servicer.require_new_task,
     )
 
 

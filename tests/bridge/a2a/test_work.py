@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from a2a.types.a2a_pb2 import CancelTaskRequest, GetTaskRequest, ListTasksRequest, TaskStatusUpdateEvent
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import A2AError, InvalidParamsError
 from google.rpc import error_details_pb2
 
 from bridge.a2a.errors import UpstreamError
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
+from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, journal_pb2, tasks_pb2
 from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.talking import (
     CANCELED,
@@ -46,6 +47,8 @@ class Kept:
         self.server = server
         self.tasks: dict[str, tasks_pb2.Task] = {}
         self.plays: list[Callable[[Any, Any], Any]] = []
+        self.agent = ""
+        """The agent of the caller, by which bridges derive ids of tasks; empty as from an older server."""
         plays: dict[str, Callable[[Any, Any], Any]] = {
             "cstp.saveTask": lambda request, context: (self.plays.pop(0) if self.plays else self.save)(
                 request, context
@@ -58,7 +61,7 @@ class Kept:
         server.plays |= plays
 
     def find(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
-        return tasks_pb2.FindTaskResponse(id=request.key, task=self.tasks.get(request.key))
+        return tasks_pb2.FindTaskResponse(id=request.key, task=self.tasks.get(request.key), agent=self.agent)
 
     def save(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
         there = self.tasks.get(request.task.id, tasks_pb2.Task())
@@ -135,6 +138,47 @@ async def test_one_save_is_enough_where_a_retry_does_no_harm(
     async with conversing(target, wanted) as talk:
         assert (await talk.on_message_send(sending(message), ALICE)).status.state != WORKING
         assert kept.called("cstp.saveTask") == saves
+
+
+@pytest.mark.parametrize("message", ["Deploy", RECORD])
+@asynchronous
+async def test_a_new_message_of_a_known_sender_is_not_looked_up(
+    kept: Kept, target: str, wanted: Settings, message: Any
+) -> None:
+    kept.agent = "alice"
+    async with conversing(target, wanted) as talk:
+        for _ in range(3):
+            assert (await talk.on_message_send(sending(message), ALICE)).status.state == COMPLETED
+        assert kept.called("cstp.findTask") == 1
+        await talk.on_message_send(sending(message), context("bob"))
+        assert kept.called("cstp.findTask") == 2
+    assert len(kept.tasks) == 4
+
+
+@asynchronous
+async def test_a_repeated_message_of_a_known_sender_has_no_effect(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app:
+        async with conversing(app.target, settings(tmp_path)) as talk:
+            await talk.on_message_send(sending("Deploy"), ALICE)
+            for message in ("Roll back", RECORD, calling("cstp.checkGuardrails", action={"description": "Stop"})):
+                params = sending(message, contextId=str(uuid.uuid4()))
+                task = await talk.on_message_send(params, ALICE)
+                assert task.status.state == COMPLETED
+                entries = await audit_entries(app.target)
+                assert await talk.on_message_send(params, ALICE) == task
+                params.message.parts[0].text = "Something else"
+                with pytest.raises(InvalidParamsError, match="names another message"):
+                    await talk.on_message_send(params, ALICE)
+                assert await audit_entries(app.target) == entries
+
+
+async def audit_entries(target: str) -> int:
+    """Return how many audit entries alice has."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        metadata = [each for each in ALICE.metadata if each[0] == "authorization"]
+        stub: Any = audit_pb2_grpc.AuditServiceStub(channel)
+        answer = await stub.ListAuditEntries(audit_pb2.ListAuditEntriesRequest(page_size=100), metadata=metadata)
+    return len(answer.entries)
 
 
 @pytest.mark.parametrize("message", ["Deploy", RECORD, WITH_ID])

@@ -243,8 +243,11 @@ class FindTaskResponse(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The identifier that the task has, or is to be saved with."""
+    agent: _builtins.str
+    """The caller's agent, by which a bridge derives the ids of its further tasks itself."""
     @_builtins.property
     def task(self) -> Global___Task:
         """The task; absent if none is kept."""
@@ -254,10 +257,11 @@ class FindTaskResponse(_message.Message):
         *,
         id: _builtins.str = ...,
         task: Global___Task | None = ...,
+        agent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "id", b"id", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -437,7 +437,9 @@ type FindTaskResponse struct {
 	// The identifier that the task has, or is to be saved with.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The task; absent if none is kept.
-	Task          *Task `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
+	Task *Task `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
+	// The caller's agent, by which a bridge derives the ids of its further tasks itself.
+	Agent         string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -484,6 +486,13 @@ func (x *FindTaskResponse) GetTask() *Task {
 		return x.Task
 	}
 	return nil
+}
+
+func (x *FindTaskResponse) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
 }
 
 // Which task to read.
@@ -1255,10 +1264,11 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"#\n" +
 	"\x0fFindTaskRequest\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\"E\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"[\n" +
 	"\x10FindTaskResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
-	"\x04task\x18\x02 \x01(\v2\r.cstp.v1.TaskR\x04task\" \n" +
+	"\x04task\x18\x02 \x01(\v2\r.cstp.v1.TaskR\x04task\x12\x14\n" +
+	"\x05agent\x18\x03 \x01(\tR\x05agent\" \n" +
 	"\x0eGetTaskRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
 	"\x0fGetTaskResponse\x12!\n" +
