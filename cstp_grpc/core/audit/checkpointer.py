@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 NOT_SIGNED: Final = "the last entries of the audit trail are not in a checkpoint yet"
 
 
-class Checkpointer:
+class Checkpointer(PeriodicTask):
     """Signs a checkpoint every `interval` seconds, when it is woken, and when it stops, if entries were added.
 
     `load_key` is called before the first of them, so that a server without entries needs no key.
@@ -38,20 +38,14 @@ class Checkpointer:
         self._writer = writer
         self._load_key = load_key
         self._clock = clock
-        self._interval = interval
         self._key: SigningKeyFile | None = None
         self._is_due = False
         complaint = "the audit trail has no new checkpoint"
-        self._periodic = PeriodicTask(
-            "audit-checkpoints", self._sign_regularly, interval, logger, complaint, delay=interval
-        )
-
-    def start(self) -> None:
-        self._periodic.start()
+        super().__init__("audit-checkpoints", self._sign_regularly, interval, logger, complaint, delay=interval)
 
     def stop(self) -> None:
         """Stop, and sign the entries since the last checkpoint; log a failure."""
-        self._periodic.stop()
+        super().stop()
         try:
             self.sign()
         except (CstpError, OSError) as error:
@@ -62,7 +56,7 @@ class Checkpointer:
     def wake(self) -> None:
         """Sign soon."""
         self._is_due = True
-        self._periodic.wake()
+        super().wake()
 
     def sign(self) -> None:
         """Sign a checkpoint if entries were added. Raises Unavailable, QueryFailed, and any error of the key's file."""
@@ -75,12 +69,12 @@ class Checkpointer:
             lambda unit_of_work: self._store.add(unit_of_work, key, self._clock(), unchained), alone=True
         ).result()
 
-    def _sign_regularly(self) -> float:
+    def _sign_regularly(self) -> float | None:
         is_due, self._is_due = self._is_due, False
         last = None if is_due else self._store.last_time()
         passed = None if last is None else (self._clock() - last).total_seconds()
         # Of several processes on one database, one signs for all of them.
         if passed is None or not 0 <= passed < self._interval:
             self.sign()
-            return self._interval
+            return None
         return self._interval - passed

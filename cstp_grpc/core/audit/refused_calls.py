@@ -85,7 +85,7 @@ class RefusalCounter:
         known.last_at = max(known.last_at, added.last_at)
 
 
-class RefusalRecorder:
+class RefusalRecorder(PeriodicTask):
     """Writes the counts of refused calls to the audit trail every `interval` seconds and when it stops.
 
     Each count is one entry for the past interval. Counts that cannot be written are kept and written later.
@@ -101,17 +101,13 @@ class RefusalRecorder:
         self._counts = counts
         self._trail = trail
         self._clock = clock
-        self._interval = interval
         complaint = "refused calls are not in the audit trail yet"
-        self._periodic = PeriodicTask("refusals", self._write_regularly, interval, logger, complaint, delay=interval)
-
-    def start(self) -> None:
-        self._periodic.start()
+        super().__init__("refusals", self.write, interval, logger, complaint, delay=interval)
 
     def stop(self) -> None:
         """Stop, and write the remaining counts; log how many are lost if that fails."""
         # First, so that no two threads write the same counts.
-        self._periodic.stop()
+        super().stop()
         try:
             self.write()
         except Exception:
@@ -129,10 +125,6 @@ class RefusalRecorder:
         finally:
             # `left` still has the batch that failed, and none that is stored.
             self._counts.put_back(left)
-
-    def _write_regularly(self) -> float:
-        self.write()
-        return self._interval
 
     def _entry(self, refused: RefusalCount) -> AuditEntry:
         return AuditEntry(

@@ -23,7 +23,7 @@ INTERVAL: Final = 600.0
 """Seconds between two searches for expired entries: retention is in days, so minutes do not matter."""
 
 
-class AuditRetention:
+class AuditRetention(PeriodicTask):
     """Removes the contents of entries after `content_kept`, and entries after `entries_kept`; None keeps them.
 
     Entries go up to a checkpoint, in segments whose signed records let the rest verify. What is removed is recorded in
@@ -51,14 +51,7 @@ class AuditRetention:
         self._without_content = 0
         """The id up to which no old entry has a content."""
         complaint = "expired contents or entries of the audit trail cannot be removed"
-        self._periodic = PeriodicTask("audit-retention", self._remove_regularly, INTERVAL, logger, complaint)
-
-    def start(self) -> None:
-        self._periodic.start()
-
-    def stop(self) -> None:
-        """Stop after the batch in progress."""
-        self._periodic.stop()
+        super().__init__("audit-retention", self.remove, INTERVAL, logger, complaint)
 
     def remove(self) -> None:
         """Remove all that is over. Raises Unavailable, QueryFailed, and any error of the key's file."""
@@ -70,7 +63,7 @@ class AuditRetention:
 
     def _remove_contents(self, before: datetime) -> None:
         more = True
-        while more and not self._periodic.is_stopping():
+        while more and not self.is_stopping():
             rows, last_id, more = self._store.find_contents(self._without_content, before)
 
             def remove_batch(unit_of_work: UnitOfWork, rows: Sequence[EntryRow] = rows) -> None:
@@ -96,7 +89,7 @@ class AuditRetention:
         # In transactions of their own, since calls wait for each; a crash in between leaves entries that the next run
         # deletes, and that no verification misses.
         more = True
-        while more and not self._periodic.is_stopping():
+        while more and not self.is_stopping():
             more = self._writer.submit(
                 lambda unit_of_work: self._store.delete_batch(unit_of_work, key, before, self._clock()), alone=True
             ).result()
@@ -104,7 +97,3 @@ class AuditRetention:
     def _record(self, unit_of_work: UnitOfWork, event: AuditEvent, count: int) -> None:
         entry = AuditEntry(timestamp=self._clock(), event=event, requesting_agent="", request_id="", count=count)
         self._sink.append(unit_of_work, entry)
-
-    def _remove_regularly(self) -> float:
-        self.remove()
-        return INTERVAL

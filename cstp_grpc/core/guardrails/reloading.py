@@ -97,7 +97,7 @@ def load_evaluator(
     return rule_set, GuardrailEvaluator(rule_set, policy, server_keys)
 
 
-class RulebookReloader:
+class RulebookReloader(PeriodicTask):
     """Replaces the rules in force when the files of rulebooks change, unless the new ones are invalid."""
 
     def __init__(self, loader: RuleLoader, rules: rules_in_force.RulesInForce) -> None:
@@ -107,24 +107,15 @@ class RulebookReloader:
         self._seen: Mapping[Path, FileStamp] | None = None
         self._handled: Mapping[Path, FileStamp] | None = None
         self._requested = threading.Event()
-        self._task = PeriodicTask(
-            "rulebooks", self._look, LOOK_SECONDS, logger, "changes of rulebooks cannot be detected"
-        )
-
-    def start(self) -> None:
-        self._task.start()
-
-    def stop(self) -> None:
-        """Stop, and wait until a load in progress has ended."""
-        self._task.stop()
+        super().__init__("rulebooks", self._look, LOOK_SECONDS, logger, "changes of rulebooks cannot be detected")
 
     def request_reload(self) -> None:
         """Request a read of the files soon, whether or not they seem to have changed."""
         self._requested.set()
-        self._task.wake()
+        self.wake()
 
-    def _look(self) -> float:
-        """Load the rules if their files have changed; return the seconds until the next look."""
+    def _look(self) -> None:
+        """Load the rules if their files have changed."""
         is_requested = self._requested.is_set()
         self._requested.clear()
         stamps = self._read_stamps()
@@ -133,7 +124,6 @@ class RulebookReloader:
         if is_requested or (stamps != self._handled and stamps == self._seen):
             stamps = self._reload(is_requested=is_requested)
         self._seen = stamps
-        return LOOK_SECONDS
 
     def _reload(self, *, is_requested: bool) -> Mapping[Path, FileStamp]:
         """Read the files, load them if they are others, and return their stamps."""

@@ -117,15 +117,9 @@ class TokenFollower:
         # Held while the tokens are read and replaced, so that an earlier read never replaces a later one.
         self._lock = threading.Lock()
         complaint = "changed tokens cannot be read; none will be accepted soon"
-        self._refreshing = PeriodicTask("tokens", self._refresh_regularly, REFRESH_SECONDS, logger, complaint)
-        self._storing = PeriodicTask(
-            "token-uses",
-            self._store_regularly,
-            USES_SECONDS,
-            logger,
-            "uses of tokens are not stored",
-            delay=USES_SECONDS,
-        )
+        self._refreshing = PeriodicTask("tokens", self.refresh, REFRESH_SECONDS, logger, complaint)
+        complaint = "uses of tokens are not stored"
+        self._storing = PeriodicTask("token-uses", self.store_uses, USES_SECONDS, logger, complaint, delay=USES_SECONDS)
 
     def start(self) -> None:
         """Read the tokens and start to follow them. Raises QueryFailed."""
@@ -165,11 +159,3 @@ class TokenFollower:
                     del left[token_id]
         finally:
             self._live.put_back(left)
-
-    def _refresh_regularly(self) -> float:
-        self.refresh()
-        return REFRESH_SECONDS
-
-    def _store_regularly(self) -> float:
-        self.store_uses()
-        return USES_SECONDS

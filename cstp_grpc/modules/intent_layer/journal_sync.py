@@ -257,45 +257,32 @@ class NodeJournalSync:
         self._overflowing = overflowing
 
 
-class NodeJournalSyncWorker:
+class NodeJournalSyncWorker(PeriodicTask):
     """Runs the synchronization of all projects in a thread: at the start, when woken, and periodically."""
 
     def __init__(self, syncs: Sequence[NodeJournalSync], interval: float) -> None:
+        super().__init__("node-mirror", self._refresh_all, interval, logger, FAILURE_MESSAGE)
         self._syncs = syncs
-        self._interval = interval
-        self._refreshing = PeriodicTask("node-mirror", self._refresh_all, interval, logger, FAILURE_MESSAGE)
-        self._failing: set[NodeJournalSync] = set()
+        self._failed: set[NodeJournalSync] = set()
 
-    def start(self) -> None:
-        self._refreshing.start()
-
-    def wake(self) -> None:
-        """Run soon, because nodes changed."""
-        self._refreshing.wake()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for the current batch."""
-        self._refreshing.stop()
-
-    def _refresh_all(self) -> float:
+    def _refresh_all(self) -> None:
         for sync in self._syncs:
             self._refresh(sync)
-        return self._interval
 
     def _refresh(self, sync: NodeJournalSync) -> None:
         try:
-            sync.refresh(self._refreshing.is_stopping)
+            sync.refresh(self.is_stopping)
         except CstpError as error:
-            if sync not in self._failing:
+            if sync not in self._failed:
                 logger.warning("%s: %s", FAILURE_MESSAGE, error)
-            self._failing.add(sync)
+            self._failed.add(sync)
         except Exception:
             # An error of one project must end neither the thread nor the synchronization of the others.
-            if sync not in self._failing:
+            if sync not in self._failed:
                 logger.exception(FAILURE_MESSAGE)
-            self._failing.add(sync)
+            self._failed.add(sync)
         else:
-            self._failing.discard(sync)
+            self._failed.discard(sync)
 
 
 def _is_up_to_date(record: ImportRecord, decision: _KnownDecision | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -13,6 +13,9 @@ from cstp_grpc.contract.errors import CstpError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+WHEN_WOKEN: Final = threading.TIMEOUT_MAX
+"""The pause of a `PeriodicTask` that runs only when woken."""
 
 
 class RunBlocking(Protocol):
@@ -35,8 +38,8 @@ class WorkPool(Protocol):
 class PeriodicTask:
     """Runs its work in a thread when started, when woken, and at intervals.
 
-    It starts after `delay` seconds; `work` returns the seconds until its next run, or None to run only when woken. An
-    error is logged once, after `complaint`, until the work succeeds again; meanwhile it runs every `interval` seconds.
+    It starts after `delay` seconds; `work` returns the seconds until its next run, or None for `interval`. An error is
+    logged once, after `complaint`, until the work succeeds again; meanwhile it runs every `interval` seconds.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class PeriodicTask:
             pause = self._attempt()
             self._woken.wait(pause)
 
-    def _attempt(self) -> float | None:
+    def _attempt(self) -> float:
         try:
             pause = self._work()
         except (CstpError, SQLAlchemyError) as error:
@@ -97,7 +100,7 @@ class PeriodicTask:
                 self._logger.exception(self._complaint)
         else:
             self._failing = False
-            return pause
+            return self._interval if pause is None else pause
         self._failing = True
         return self._interval
 

@@ -13,7 +13,7 @@ from threading import Lock, Timer
 from typing import Generic, Protocol, TypeVar
 
 from cstp_grpc.common.lazy_dataclass import dataclass, field
-from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.platform.storage.background_work import WHEN_WOKEN, PeriodicTask
 from cstp_grpc.platform.storage.delivery_queue import (
     DeliveryFailed,
     DeliveryRejected,
@@ -151,8 +151,8 @@ class DeliveryDispatcher(Generic[ItemT]):
         interruption.cancel()
         interruption.join()
 
-    def _start_due(self) -> float | None:
-        """Start the due items, and return the seconds until the next check; None if only a wake-up causes one."""
+    def _start_due(self) -> float:
+        """Start the due items, and return the seconds until the next check."""
         due, is_due = self._check_due()
         if is_due:
             # The leases are on disk before an attempt starts. After a crash between the attempt and `record` the item
@@ -164,7 +164,7 @@ class DeliveryDispatcher(Generic[ItemT]):
         pauses = [] if refresh is None else [refresh]
         if due is not None:
             pauses.append(max((due - self._clock()).total_seconds(), 0.0))
-        return min(pauses, default=None)
+        return min(pauses, default=WHEN_WOKEN)
 
     def _check_due(self) -> tuple[datetime | None, bool]:
         if self._options.reading is None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.platform.storage.background_work import WHEN_WOKEN, PeriodicTask
 
 logger = logging.getLogger(__name__)
 
@@ -380,25 +380,18 @@ class DatabaseFiles:
         raise lost
 
 
-class DatabaseFileWatch:
+class DatabaseFileWatch(PeriodicTask):
     """Checks the files of a database regularly, so that a loss is detected even without writes."""
 
     def __init__(self, files: DatabaseFiles, interval: float = WATCH_SECONDS) -> None:
         self._files = files
-        self._interval = interval
         complaint = "the files of the database cannot be looked at"
-        self._periodic = PeriodicTask("files", self._check, interval, logger, complaint, delay=interval)
-
-    def start(self) -> None:
-        self._periodic.start()
-
-    def stop(self) -> None:
-        self._periodic.stop()
+        super().__init__("files", self._check, interval, logger, complaint, delay=interval)
 
     def _check(self) -> float | None:
         try:
             self._files.check_thoroughly()
         except DatabaseLost:
             # They stay lost, and the log has it already.
-            return None
-        return self._interval
+            return WHEN_WOKEN
+        return None

@@ -44,7 +44,7 @@ CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 BOUND: Final = "le"
 
 
-class OtlpMetrics:
+class OtlpMetrics(PeriodicTask):
     """Sends the families of a collector to a collector of OpenTelemetry; a `BackgroundPart`.
 
     All values are since the start of the process, so that the next export includes a lost one.
@@ -53,37 +53,31 @@ class OtlpMetrics:
     def __init__(self, families: Collector, settings: OtlpSettings, clock: Callable[[], float] = time.time) -> None:
         """Prepare to send. Raises ConfigError."""
         self._families = families
-        self._settings = settings
         self._clock = clock
         self._started = int(clock() * NANOS)
         self._resource = build_resource(settings, "server")
         self._exporter = OTLPMetricExporter(**export_options(settings))
-        self._stopping, self._sent_last = threading.Event(), threading.Event()
-        self._task = PeriodicTask(
-            "otlp-metrics", self._send, settings.metrics_seconds, logger, "metrics are not sent", delay=1.0
-        )
-
-    def start(self) -> None:
-        self._task.start()
+        self._ending, self._sent_last = threading.Event(), threading.Event()
+        complaint = "metrics are not sent"
+        super().__init__("otlp-metrics", self._send, settings.metrics_seconds, logger, complaint, delay=1.0)
 
     def stop(self) -> None:
         """Send once more, for a short time, and stop."""
-        self._stopping.set()
-        self._task.wake()
+        self._ending.set()
+        self.wake()
         self._sent_last.wait(STOP_SECONDS)
         # Ends an export in progress.
         self._exporter.shutdown()
-        self._task.stop()
+        super().stop()
 
-    def _send(self) -> float:
-        is_last = self._stopping.is_set()
+    def _send(self) -> None:
+        is_last = self._ending.is_set()
         try:
             # What the collector does not take, the exporter logs, and the next metrics contain.
             self._export()
         finally:
             if is_last:
                 self._sent_last.set()
-        return self._settings.metrics_seconds
 
     def _export(self) -> None:
         now = int(self._clock() * NANOS)

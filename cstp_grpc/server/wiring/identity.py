@@ -23,12 +23,12 @@ LOOK_SECONDS = 5.0
 """How often it is asked which keys are due."""
 
 
-class KeyFollower:
+class KeyFollower(PeriodicTask):
     """Reads the keys of issuers when they are due or wanted, in a thread."""
 
     def __init__(self) -> None:
         self._sets: list[SigningKeys] = []
-        self._task = PeriodicTask("signing-keys", self._look, LOOK_SECONDS, logger, "the keys of issuers are not read")
+        super().__init__("signing-keys", self._look, LOOK_SECONDS, logger, "the keys of issuers are not read")
 
     def follow(self, keys: SigningKeys) -> None:
         """Read a set of keys, too; before the start."""
@@ -37,20 +37,11 @@ class KeyFollower:
     def start(self) -> None:
         """Read all keys, and go on reading them in a thread. An issuer that does not answer is asked again later."""
         self._look()
-        self._task.start()
+        super().start()
 
-    def stop(self) -> None:
-        """Stop, and wait for an issuer that is being asked."""
-        self._task.stop()
-
-    def wake(self) -> None:
-        """Look soon for keys that are wanted."""
-        self._task.wake()
-
-    def _look(self) -> float:
+    def _look(self) -> None:
         for keys in self._sets:
             keys.refresh_if_due()
-        return LOOK_SECONDS
 
 
 def build_jwt_verifier(settings: Settings) -> tuple[JwtVerifier, KeyFollower]:

@@ -224,13 +224,8 @@ def build_supervision(shared: SharedParts, core: SessionCore, router: Router) ->
     supervisor = SessionSupervisor(
         core.sessions, core.presence, core.recorder, core.heartbeats, router, shared.clock, policy
     )
-
-    def sweep() -> float:
-        supervisor.sweep(task.is_stopping)
-        return interval
-
     complaint = "sessions of liaison agents cannot be looked at"
-    task = PeriodicTask("liaison-supervision", sweep, interval, logger, complaint)
+    task = PeriodicTask("liaison-supervision", lambda: supervisor.sweep(task.is_stopping), interval, logger, complaint)
     return task
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from cstp_grpc.contract.errors import Unavailable
-from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.platform.storage.background_work import WHEN_WOKEN, PeriodicTask
 from tests.waiting import SECONDS, wait_until
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,14 @@ def test_it_works_when_its_pause_is_over() -> None:
         wait_until(lambda: work.done > 2, "it goes on")
 
 
-def test_without_a_pause_it_rests_until_it_is_woken() -> None:
+def test_without_a_pause_of_its_own_it_works_at_the_interval() -> None:
     work = Work(None)
+    with doing(work):
+        wait_until(lambda: work.done > 2, "it goes on")
+
+
+def test_it_can_rest_until_it_is_woken() -> None:
+    work = Work(WHEN_WOKEN)
     with doing(work) as periodic:
         wait_until(lambda: work.done == 1, "it works at the start")
         periodic.wake()
@@ -84,7 +90,7 @@ def test_one_that_is_woken_at_work_works_once_more() -> None:
         begun.set()
         assert may_end.wait(SECONDS)
 
-    with doing(work) as periodic:
+    with doing(work, interval=3600) as periodic:
         assert begun.wait(SECONDS)
         periodic.wake()
         may_end.set()
@@ -93,7 +99,7 @@ def test_one_that_is_woken_at_work_works_once_more() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("not now"), RuntimeError("unforeseen")])
 def test_a_failure_is_logged_once_until_it_succeeds(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    work = Work(None, error, error)
+    work = Work(WHEN_WOKEN, error, error)
     with doing(work) as periodic, caplog.at_level(logging.WARNING):
         wait_until(lambda: work.done == 3, "it succeeds")
         assert len(caplog.records) == 1
