@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import io
 import json
@@ -24,6 +25,7 @@ from typing import Final, NoReturn
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.cli import hook_run
 from cstp_grpc.cli.resident_client import is_private, read_to_end
+from cstp_grpc.common.garbage_collection import spare_modules_collection
 from cstp_grpc.platform.config.environment import replace_environment
 
 IDLE_SECONDS: Final = 600.0
@@ -57,6 +59,8 @@ def serve_hooks(path: Path, load: Callable[[], None], idle_seconds: float = IDLE
             return
         remove_leftovers(path.parent)
         load()
+        # Forks share these objects with this process as long as nothing, such as a collection, writes to them.
+        gc.freeze()
         # Of a process that was killed. Whoever has the lock is alone.
         path.unlink(missing_ok=True)
         listener.bind(str(path))
@@ -92,6 +96,7 @@ def load_modules() -> None:
     """
     import tempfile
 
+    spare_modules_collection()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "cstp.yaml")
         config.write_text(LOADING_CONFIG)
