@@ -28,6 +28,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "query": ("protocol", "Search past decisions by meaning."),
         "pre-action": ("protocol", "Announce an intent; record it if allowed."),
         "session-context": ("protocol", "Print the context of a new session."),
+        "ready": ("ready", "List reviews, intents and drift to look after."),
         "intent": ("protocol", "Close and watch announced intents."),
     },
     "Decisions": {

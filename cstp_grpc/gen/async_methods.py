@@ -1711,6 +1711,30 @@ class AsyncCstp:
         call = calls.get_session_context(task=task, project=project, paths=paths, max_tokens=max_tokens)
         return await self._caller.make(call, timeout=timeout)
 
+    def get_ready_queue(
+        self,
+        *,
+        reasons: Sequence[str] = (),
+        project: str | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[session_context_pb2.ReadyItem]:
+        """Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+        confidences, and old decisions without an outcome.
+
+        The kinds come in this order, and within a kind the oldest item first. Errors: QUERY_FAILED. Yields one after
+        another and fetches pages as they are needed.
+
+        Args:
+            reasons: Only items with one of these reasons. [default: all] One of overdue_review, unclosed_intent, drift,
+                stale_decision.
+            project: Only items of exactly this project; drift concerns all projects. [default: any]
+            limit: Maximum number of items, 1 to 100. [default: 20]
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_ready_queue(reasons=reasons, project=project, limit=limit)
+        return self._caller.pages(call, timeout=timeout)
+
     def list_agents(
         self,
         *,

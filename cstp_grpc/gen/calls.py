@@ -956,6 +956,21 @@ def get_session_context(
     )
 
 
+def get_ready_queue(
+    *,
+    reasons: Sequence[str] = (),
+    project: str | None = None,
+    limit: int | None = None,
+) -> PagedCall[session_context_pb2.ReadyItem]:
+    """Describe getReadyQueue of cstp.v1.SessionContextService."""
+    return PagedCall(
+        "cstp.getReadyQueue",
+        {"reasons": reasons, "project": project, "limit": limit},
+        "items",
+        numbered=True,
+    )
+
+
 def list_agents(
     *,
     page_size: int = 0,

@@ -45,6 +45,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.getPatterns': 'cstp_grpc.gen.cstp.v1.calibration_pb2',
     'cstp.getPublicKey': 'cstp_grpc.gen.cstp.v1.audit_pb2',
     'cstp.getPushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
+    'cstp.getReadyQueue': 'cstp_grpc.gen.cstp.v1.session_context_pb2',
     'cstp.getRulebook': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
     'cstp.getServerStatus': 'cstp_grpc.gen.cstp.v1.status_pb2',
     'cstp.getSessionContext': 'cstp_grpc.gen.cstp.v1.session_context_pb2',

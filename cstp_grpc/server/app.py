@@ -311,7 +311,7 @@ def build_modules(
 
         callbacks, outbox = build_callbacks_module(shared, inputs.callback_urls, is_permitted_ip)
         modules.append(callbacks)
-    calibration, records = build_calibration_module(shared)
+    calibration, records, analyst = build_calibration_module(shared)
     decisions = build_decisions_module(shared, outbox, records)
     modules += [calibration, decisions.module]
     if settings.intent_layer.enabled:
@@ -334,7 +334,7 @@ def build_modules(
         intents.module,
         protocol,
         build_pre_actions_module(shared, announcer, intents.servicer.announcements, decisions.journal),
-        build_session_context_module(shared, sources),
+        build_session_context_module(shared, sources, intent_store, analyst),
         build_erasure_module(shared, decisions.journal, [intents.refresh_recent]),
         *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
         build_status_module(shared, status, inputs.peers),

@@ -210,7 +210,8 @@ class Intent:
 class IntentFilter:
     """Conditions that intents must all meet; None or empty does not restrict.
 
-    Instants are inclusive; `stakes` means any of; `closed` is whether they are closed.
+    Instants are inclusive; `stakes` means any of; `closed` is whether they are closed. `latest_only` leaves out
+    revisions that a newer one has replaced.
     """
 
     agent: str | None = None
@@ -220,6 +221,7 @@ class IntentFilter:
     after: datetime | None = None
     before: datetime | None = None
     closed: bool | None = None
+    latest_only: bool = False
 
 
 class IntentContended(Exception):

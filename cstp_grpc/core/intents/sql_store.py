@@ -117,6 +117,13 @@ IS_NUMBERED = intents.c.closing_number.is_not(None)
 """The condition of the index on the numbers of closings, which queries repeat to use it."""
 NEXT_CLOSING = sa.select(sa.func.coalesce(sa.func.max(intents.c.closing_number), 0) + 1).where(IS_NUMBERED)
 NEWEST = sa.select(sa.func.coalesce(sa.func.max(intents.c.id), 0))
+NEWER = intents.alias()
+IS_REPLACED = sa.exists().where(
+    NEWER.c.agent == intents.c.agent,
+    NEWER.c.correlation_id == intents.c.correlation_id,
+    NEWER.c.revision > intents.c.revision,
+)
+"""The condition that an intent has a newer revision."""
 INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
 """The columns of a revision that is announced."""
 
@@ -249,15 +256,9 @@ class SqlIntentStore:
         None is any number of them. Raises QueryFailed.
         """
         table = intents.c
-        newer = intents.alias()
-        # Only the newest revisions of others' intents, or late watchers would get an intent that was withdrawn.
-        replaced = sa.exists().where(
-            newer.c.agent == table.agent,
-            newer.c.correlation_id == table.correlation_id,
-            newer.c.revision > table.revision,
-        )
         shared = sa.true() if caller == OVERSEER else table.visibility == Visibility.SHARED.value
-        readable = sa.or_(table.agent == caller, sa.and_(shared, ~replaced))
+        # Only the newest revisions of others' intents, or late watchers would get an intent that was withdrawn.
+        readable = sa.or_(table.agent == caller, sa.and_(shared, ~IS_REPLACED))
         query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
@@ -341,6 +342,8 @@ def matching_query(conditions: model.IntentFilter) -> sa.Select[Any]:
         query = query.where(table.received_at <= conditions.before)
     if conditions.closed is not None:
         query = query.where(table.closed_at.is_not(None) if conditions.closed else table.closed_at.is_(None))
+    if conditions.latest_only:
+        query = query.where(~IS_REPLACED)
     return query
 
 

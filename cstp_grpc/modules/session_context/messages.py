@@ -15,9 +15,11 @@ from cstp_grpc.core.intents.related_intents import RelatedIntent
 from cstp_grpc.gen.cstp.v1 import code_pb2, intents_pb2, session_context_pb2
 from cstp_grpc.modules.session_context.markdown_rendering import cut_note
 from cstp_grpc.modules.session_context.model import FittedContext, GoverningNote, SessionContextRequest
+from cstp_grpc.modules.session_context.ready_queue import ReadyItem, ReadyQueue, ReadyQueueRequest
 
 DEFAULT_TOKENS: Final = 2000
 """The default budget. Chosen: a hundredth of the input of models, and enough for two rounds of items."""
+DEFAULT_READY_ITEMS: Final = 20
 MAX_PATHS: Final = 10
 """Maximum number of paths of an intent in an answer."""
 
@@ -49,6 +51,15 @@ RESPONSE: Final = MessageMapper(
     parts=("context",),
     nested=(DECISION, NOTE),
 )
+READY_REQUEST: Final = MessageMapper(ReadyQueueRequest, session_context_pb2.GetReadyQueueRequest, given=("limit",))
+READY_ITEM: Final = MessageMapper(
+    ReadyItem, session_context_pb2.ReadyItem, {"title": lambda item: cut_line(item.title, MAX_QUOTED_CHARACTERS)}
+)
+READY_QUEUE: Final = MessageMapper(ReadyQueue, session_context_pb2.GetReadyQueueResponse, nested=(READY_ITEM,))
+
+
+def parse_ready_queue(message: session_context_pb2.GetReadyQueueRequest) -> ReadyQueueRequest:
+    return READY_REQUEST.decode(message, limit=message.limit if message.HasField("limit") else DEFAULT_READY_ITEMS)
 
 
 def parse_session_context(message: session_context_pb2.GetSessionContextRequest) -> SessionContextRequest:

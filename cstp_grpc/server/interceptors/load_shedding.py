@@ -24,6 +24,7 @@ DEFERRABLE_METHODS: Final = frozenset(
         "cstp.getDecisionGraph",
         "cstp.getCalibration",
         "cstp.getPatterns",
+        "cstp.getReadyQueue",
         "cstp.getSessionContext",
         "cstp.listIntents",
         "cstp.listAuditEntries",

@@ -26,14 +26,15 @@ class JournalVectors:
         return {row.decision_id: row.vector for row in self._store.index_rows_of(self._model, ids)}
 
 
-def build_calibration_module(shared: SharedParts) -> tuple[Module, ConfidenceRecords]:
-    """Build the service that evaluates reviewed decisions, and the records that warn agents in announcements."""
+def build_calibration_module(shared: SharedParts) -> tuple[Module, ConfidenceRecords, ReviewAnalyst]:
+    """Build the service that evaluates reviewed decisions, the records that warn agents, and the analyst of both."""
     store = SqlReviewStore(shared.database, shared.read_policy)
     vectors = JournalVectors(SqlDecisionStore(shared.database, shared.read_policy), shared.embedder.model)
-    servicer = CalibrationService(ReviewAnalyst(store, vectors), build_oversight(shared))
+    analyst = ReviewAnalyst(store, vectors)
+    servicer = CalibrationService(analyst, build_oversight(shared))
     records = ConfidenceRecords(store)
     module = Module(
         servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, servicer)],
         on_foreign_commit=[records.read_foreign_changes],
     )
-    return module, records
+    return module, records, analyst

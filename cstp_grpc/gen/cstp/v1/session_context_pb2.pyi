@@ -24,6 +24,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ReadyReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReadyReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReadyReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    READY_REASON_UNSPECIFIED: _ReadyReason.ValueType  # 0
+    """Never sent."""
+    READY_REASON_OVERDUE_REVIEW: _ReadyReason.ValueType  # 1
+    """The review date of a decision has passed. Record its outcome with ReviewDecision."""
+    READY_REASON_UNCLOSED_INTENT: _ReadyReason.ValueType  # 2
+    """The latest revision of an intent is open, a day to 30 days after its announcement. End it with CloseIntent."""
+    READY_REASON_DRIFT: _ReadyReason.ValueType  # 3
+    """The stated confidences fit the outcomes less than before. GetCalibration has the figures."""
+    READY_REASON_STALE_DECISION: _ReadyReason.ValueType  # 4
+    """A decision of more than 90 days ago has neither an outcome nor a review date. Review, supersede or delete it."""
+
+class ReadyReason(_ReadyReason, metaclass=_ReadyReasonEnumTypeWrapper):
+    """Why an agent should look after something."""
+
+READY_REASON_UNSPECIFIED: ReadyReason.ValueType  # 0
+"""Never sent."""
+READY_REASON_OVERDUE_REVIEW: ReadyReason.ValueType  # 1
+"""The review date of a decision has passed. Record its outcome with ReviewDecision."""
+READY_REASON_UNCLOSED_INTENT: ReadyReason.ValueType  # 2
+"""The latest revision of an intent is open, a day to 30 days after its announcement. End it with CloseIntent."""
+READY_REASON_DRIFT: ReadyReason.ValueType  # 3
+"""The stated confidences fit the outcomes less than before. GetCalibration has the figures."""
+READY_REASON_STALE_DECISION: ReadyReason.ValueType  # 4
+"""A decision of more than 90 days ago has neither an outcome nor a review date. Review, supersede or delete it."""
+Global___ReadyReason: _TypeAlias = ReadyReason  # noqa: Y015
+
 class _SessionContextPart:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -75,6 +107,142 @@ SESSION_CONTEXT_PART_RELATED_INTENTS: SessionContextPart.ValueType  # 8
 SESSION_CONTEXT_PART_CODE: SessionContextPart.ValueType  # 9
 """Nodes that govern the paths."""
 Global___SessionContextPart: _TypeAlias = SessionContextPart  # noqa: Y015
+
+@_typing.final
+class GetReadyQueueRequest(_message.Message):
+    """Which items to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASONS_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    project: _builtins.str
+    """Only items of exactly this project; drift concerns all projects. [default: any]"""
+    limit: _builtins.int
+    """Maximum number of items, 1 to 100. [default: 20]"""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[Global___ReadyReason.ValueType]:
+        """Only items with one of these reasons. [default: all]"""
+
+    def __init__(
+        self,
+        *,
+        reasons: _abc.Iterable[Global___ReadyReason.ValueType] | None = ...,
+        project: _builtins.str | None = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_project", b"_project", "limit", b"limit", "project", b"project"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_project", b"_project", "limit", b"limit", "project", b"project", "reasons", b"reasons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+
+Global___GetReadyQueueRequest: _TypeAlias = GetReadyQueueRequest  # noqa: Y015
+
+@_typing.final
+class GetReadyQueueResponse(_message.Message):
+    """What the caller should look after."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    READ_AT_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """Whether there are more. Of each reason at most 200 items are read, the latest ones."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadyItem]:
+        """The items."""
+
+    @_builtins.property
+    def read_at(self) -> _timestamp_pb2.Timestamp:
+        """When this was read."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ReadyItem] | None = ...,
+        more: _builtins.bool = ...,
+        read_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["read_at", b"read_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "more", b"more", "read_at", b"read_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReadyQueueResponse: _TypeAlias = GetReadyQueueResponse  # noqa: Y015
+
+@_typing.final
+class ReadyItem(_message.Message):
+    """Something to look after."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    reason: Global___ReadyReason.ValueType
+    """Why it is listed."""
+    title: _builtins.str
+    """The title of the decision, the announced intent, or a sentence on the drift; cut after 400 characters."""
+    decision_id: _builtins.str
+    """The decision; absent for intents and drift."""
+    correlation_id: _builtins.str
+    """The correlation id of the intent; absent for decisions and drift."""
+    category: _builtins.str
+    """Category of the decision or intent, if it has one."""
+    project: _builtins.str
+    """Project of the decision or intent, if it has one."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """The review date, the date of the announcement or decision, or when the drift began."""
+
+    def __init__(
+        self,
+        *,
+        reason: Global___ReadyReason.ValueType = ...,
+        title: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        decision_id: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        category: _builtins.str | None = ...,
+        project: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_project", b"_project", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "project", b"project", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_project", b"_project", "category", b"category", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "project", b"project", "reason", b"reason", "since", b"since", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+
+Global___ReadyItem: _TypeAlias = ReadyItem  # noqa: Y015
 
 @_typing.final
 class GetSessionContextRequest(_message.Message):

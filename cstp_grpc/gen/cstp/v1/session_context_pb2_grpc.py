@@ -40,6 +40,11 @@ class SessionContextServiceStub:
                 request_serializer=cstp_dot_v1_dot_session__context__pb2.GetSessionContextRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_session__context__pb2.GetSessionContextResponse.FromString,
                 _registered_method=True)
+        self.GetReadyQueue = channel.unary_unary(
+                '/cstp.v1.SessionContextService/GetReadyQueue',
+                request_serializer=cstp_dot_v1_dot_session__context__pb2.GetReadyQueueRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_session__context__pb2.GetReadyQueueResponse.FromString,
+                _registered_method=True)
 
 
 class SessionContextServiceServicer:
@@ -56,6 +61,15 @@ class SessionContextServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReadyQueue(self, request, context):
+        """Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+        confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+        first. Errors: QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionContextServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +77,11 @@ def add_SessionContextServiceServicer_to_server(servicer, server):
                     servicer.GetSessionContext,
                     request_deserializer=cstp_dot_v1_dot_session__context__pb2.GetSessionContextRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_session__context__pb2.GetSessionContextResponse.SerializeToString,
+            ),
+            'GetReadyQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReadyQueue,
+                    request_deserializer=cstp_dot_v1_dot_session__context__pb2.GetReadyQueueRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_session__context__pb2.GetReadyQueueResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +112,33 @@ class SessionContextService:
             '/cstp.v1.SessionContextService/GetSessionContext',
             cstp_dot_v1_dot_session__context__pb2.GetSessionContextRequest.SerializeToString,
             cstp_dot_v1_dot_session__context__pb2.GetSessionContextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReadyQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.SessionContextService/GetReadyQueue',
+            cstp_dot_v1_dot_session__context__pb2.GetReadyQueueRequest.SerializeToString,
+            cstp_dot_v1_dot_session__context__pb2.GetReadyQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

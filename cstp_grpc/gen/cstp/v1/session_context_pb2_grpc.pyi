@@ -39,6 +39,11 @@ class SessionContextServiceStub:
     of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
     Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
     """
+    GetReadyQueue: _grpc.UnaryUnaryMultiCallable[_session_context_pb2.GetReadyQueueRequest, _session_context_pb2.GetReadyQueueResponse]
+    """Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+    confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+    first. Errors: QUERY_FAILED.
+    """
 
 @_typing.type_check_only
 class SessionContextServiceAsyncStub(SessionContextServiceStub):
@@ -50,6 +55,11 @@ class SessionContextServiceAsyncStub(SessionContextServiceStub):
     that are recent, lessons by category, the rules and inputs in force, the calibration of its confidences, intents
     of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
     Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
+    """
+    GetReadyQueue: _aio.UnaryUnaryMultiCallable[_session_context_pb2.GetReadyQueueRequest, _session_context_pb2.GetReadyQueueResponse]  # type: ignore[assignment]
+    """Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+    confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+    first. Errors: QUERY_FAILED.
     """
 
 class SessionContextServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,6 +75,17 @@ class SessionContextServiceServicer(metaclass=_abc_1.ABCMeta):
         that are recent, lessons by category, the rules and inputs in force, the calibration of its confidences, intents
         of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
         Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
+        """
+
+    @_abc_1.abstractmethod
+    def GetReadyQueue(
+        self,
+        request: _session_context_pb2.GetReadyQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_context_pb2.GetReadyQueueResponse, _abc.Awaitable[_session_context_pb2.GetReadyQueueResponse]]:
+        """Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+        confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+        first. Errors: QUERY_FAILED.
         """
 
 def add_SessionContextServiceServicer_to_server(servicer: SessionContextServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -24,6 +24,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Why an agent should look after something.
+type ReadyReason int32
+
+const (
+	// Never sent.
+	ReadyReason_READY_REASON_UNSPECIFIED ReadyReason = 0
+	// The review date of a decision has passed. Record its outcome with ReviewDecision.
+	ReadyReason_READY_REASON_OVERDUE_REVIEW ReadyReason = 1
+	// The latest revision of an intent is open, a day to 30 days after its announcement. End it with CloseIntent.
+	ReadyReason_READY_REASON_UNCLOSED_INTENT ReadyReason = 2
+	// The stated confidences fit the outcomes less than before. GetCalibration has the figures.
+	ReadyReason_READY_REASON_DRIFT ReadyReason = 3
+	// A decision of more than 90 days ago has neither an outcome nor a review date. Review, supersede or delete it.
+	ReadyReason_READY_REASON_STALE_DECISION ReadyReason = 4
+)
+
+// Enum value maps for ReadyReason.
+var (
+	ReadyReason_name = map[int32]string{
+		0: "READY_REASON_UNSPECIFIED",
+		1: "READY_REASON_OVERDUE_REVIEW",
+		2: "READY_REASON_UNCLOSED_INTENT",
+		3: "READY_REASON_DRIFT",
+		4: "READY_REASON_STALE_DECISION",
+	}
+	ReadyReason_value = map[string]int32{
+		"READY_REASON_UNSPECIFIED":     0,
+		"READY_REASON_OVERDUE_REVIEW":  1,
+		"READY_REASON_UNCLOSED_INTENT": 2,
+		"READY_REASON_DRIFT":           3,
+		"READY_REASON_STALE_DECISION":  4,
+	}
+)
+
+func (x ReadyReason) Enum() *ReadyReason {
+	p := new(ReadyReason)
+	*p = x
+	return p
+}
+
+func (x ReadyReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReadyReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_session_context_proto_enumTypes[0].Descriptor()
+}
+
+func (ReadyReason) Type() protoreflect.EnumType {
+	return &file_cstp_v1_session_context_proto_enumTypes[0]
+}
+
+func (x ReadyReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReadyReason.Descriptor instead.
+func (ReadyReason) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{0}
+}
+
 // A part of a session context.
 type SessionContextPart int32
 
@@ -89,11 +150,11 @@ func (x SessionContextPart) String() string {
 }
 
 func (SessionContextPart) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_session_context_proto_enumTypes[0].Descriptor()
+	return file_cstp_v1_session_context_proto_enumTypes[1].Descriptor()
 }
 
 func (SessionContextPart) Type() protoreflect.EnumType {
-	return &file_cstp_v1_session_context_proto_enumTypes[0]
+	return &file_cstp_v1_session_context_proto_enumTypes[1]
 }
 
 func (x SessionContextPart) Number() protoreflect.EnumNumber {
@@ -102,7 +163,235 @@ func (x SessionContextPart) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionContextPart.Descriptor instead.
 func (SessionContextPart) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{1}
+}
+
+// Which items to list.
+type GetReadyQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only items with one of these reasons. [default: all]
+	Reasons []ReadyReason `protobuf:"varint,1,rep,packed,name=reasons,proto3,enum=cstp.v1.ReadyReason" json:"reasons,omitempty"`
+	// Only items of exactly this project; drift concerns all projects. [default: any]
+	Project *string `protobuf:"bytes,2,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// Maximum number of items, 1 to 100. [default: 20]
+	Limit         *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReadyQueueRequest) Reset() {
+	*x = GetReadyQueueRequest{}
+	mi := &file_cstp_v1_session_context_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReadyQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReadyQueueRequest) ProtoMessage() {}
+
+func (x *GetReadyQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_session_context_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReadyQueueRequest.ProtoReflect.Descriptor instead.
+func (*GetReadyQueueRequest) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GetReadyQueueRequest) GetReasons() []ReadyReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *GetReadyQueueRequest) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
+func (x *GetReadyQueueRequest) GetLimit() int32 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+// What the caller should look after.
+type GetReadyQueueResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The items.
+	Items []*ReadyItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Whether there are more. Of each reason at most 200 items are read, the latest ones.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// When this was read.
+	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReadyQueueResponse) Reset() {
+	*x = GetReadyQueueResponse{}
+	mi := &file_cstp_v1_session_context_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReadyQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReadyQueueResponse) ProtoMessage() {}
+
+func (x *GetReadyQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_session_context_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReadyQueueResponse.ProtoReflect.Descriptor instead.
+func (*GetReadyQueueResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetReadyQueueResponse) GetItems() []*ReadyItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *GetReadyQueueResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *GetReadyQueueResponse) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+// Something to look after.
+type ReadyItem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it is listed.
+	Reason ReadyReason `protobuf:"varint,1,opt,name=reason,proto3,enum=cstp.v1.ReadyReason" json:"reason,omitempty"`
+	// The title of the decision, the announced intent, or a sentence on the drift; cut after 400 characters.
+	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	// The review date, the date of the announcement or decision, or when the drift began.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// The decision; absent for intents and drift.
+	DecisionId *string `protobuf:"bytes,4,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// The correlation id of the intent; absent for decisions and drift.
+	CorrelationId *string `protobuf:"bytes,5,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// Category of the decision or intent, if it has one.
+	Category *string `protobuf:"bytes,6,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// Project of the decision or intent, if it has one.
+	Project       *string `protobuf:"bytes,7,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyItem) Reset() {
+	*x = ReadyItem{}
+	mi := &file_cstp_v1_session_context_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyItem) ProtoMessage() {}
+
+func (x *ReadyItem) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_session_context_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyItem.ProtoReflect.Descriptor instead.
+func (*ReadyItem) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReadyItem) GetReason() ReadyReason {
+	if x != nil {
+		return x.Reason
+	}
+	return ReadyReason_READY_REASON_UNSPECIFIED
+}
+
+func (x *ReadyItem) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *ReadyItem) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ReadyItem) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *ReadyItem) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *ReadyItem) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *ReadyItem) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
 }
 
 // The topic of the session.
@@ -125,7 +414,7 @@ type GetSessionContextRequest struct {
 
 func (x *GetSessionContextRequest) Reset() {
 	*x = GetSessionContextRequest{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[0]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -137,7 +426,7 @@ func (x *GetSessionContextRequest) String() string {
 func (*GetSessionContextRequest) ProtoMessage() {}
 
 func (x *GetSessionContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[0]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -150,7 +439,7 @@ func (x *GetSessionContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionContextRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionContextRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{0}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetSessionContextRequest) GetTask() string {
@@ -222,7 +511,7 @@ type GetSessionContextResponse struct {
 
 func (x *GetSessionContextResponse) Reset() {
 	*x = GetSessionContextResponse{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[1]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -234,7 +523,7 @@ func (x *GetSessionContextResponse) String() string {
 func (*GetSessionContextResponse) ProtoMessage() {}
 
 func (x *GetSessionContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[1]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -247,7 +536,7 @@ func (x *GetSessionContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionContextResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionContextResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{1}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetSessionContextResponse) GetAgent() string {
@@ -386,7 +675,7 @@ type SessionDecision struct {
 
 func (x *SessionDecision) Reset() {
 	*x = SessionDecision{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[2]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +687,7 @@ func (x *SessionDecision) String() string {
 func (*SessionDecision) ProtoMessage() {}
 
 func (x *SessionDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[2]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +700,7 @@ func (x *SessionDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDecision.ProtoReflect.Descriptor instead.
 func (*SessionDecision) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{2}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SessionDecision) GetId() string {
@@ -504,7 +793,7 @@ type CategoryLessons struct {
 
 func (x *CategoryLessons) Reset() {
 	*x = CategoryLessons{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[3]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +805,7 @@ func (x *CategoryLessons) String() string {
 func (*CategoryLessons) ProtoMessage() {}
 
 func (x *CategoryLessons) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[3]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +818,7 @@ func (x *CategoryLessons) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CategoryLessons.ProtoReflect.Descriptor instead.
 func (*CategoryLessons) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CategoryLessons) GetCategory() string {
@@ -565,7 +854,7 @@ type ConfidenceMeaning struct {
 
 func (x *ConfidenceMeaning) Reset() {
 	*x = ConfidenceMeaning{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[4]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +866,7 @@ func (x *ConfidenceMeaning) String() string {
 func (*ConfidenceMeaning) ProtoMessage() {}
 
 func (x *ConfidenceMeaning) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[4]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +879,7 @@ func (x *ConfidenceMeaning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfidenceMeaning.ProtoReflect.Descriptor instead.
 func (*ConfidenceMeaning) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConfidenceMeaning) GetCategory() string {
@@ -641,7 +930,7 @@ type SessionCodeNote struct {
 
 func (x *SessionCodeNote) Reset() {
 	*x = SessionCodeNote{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[5]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +942,7 @@ func (x *SessionCodeNote) String() string {
 func (*SessionCodeNote) ProtoMessage() {}
 
 func (x *SessionCodeNote) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[5]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +955,7 @@ func (x *SessionCodeNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCodeNote.ProtoReflect.Descriptor instead.
 func (*SessionCodeNote) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SessionCodeNote) GetSection() string {
@@ -698,7 +987,7 @@ type OmittedSessionPart struct {
 
 func (x *OmittedSessionPart) Reset() {
 	*x = OmittedSessionPart{}
-	mi := &file_cstp_v1_session_context_proto_msgTypes[6]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +999,7 @@ func (x *OmittedSessionPart) String() string {
 func (*OmittedSessionPart) ProtoMessage() {}
 
 func (x *OmittedSessionPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_session_context_proto_msgTypes[6]
+	mi := &file_cstp_v1_session_context_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +1012,7 @@ func (x *OmittedSessionPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OmittedSessionPart.ProtoReflect.Descriptor instead.
 func (*OmittedSessionPart) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_session_context_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OmittedSessionPart) GetPart() SessionContextPart {
@@ -751,7 +1040,32 @@ var File_cstp_v1_session_context_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcstp/v1/session_context.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x18cstp/v1/guardrails.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n" +
+	"\x1dcstp/v1/session_context.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x18cstp/v1/guardrails.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x01\n" +
+	"\x14GetReadyQueueRequest\x12.\n" +
+	"\areasons\x18\x01 \x03(\x0e2\x14.cstp.v1.ReadyReasonR\areasons\x12\x1d\n" +
+	"\aproject\x18\x02 \x01(\tH\x00R\aproject\x88\x01\x01\x12\x19\n" +
+	"\x05limit\x18\x03 \x01(\x05H\x01R\x05limit\x88\x01\x01B\n" +
+	"\n" +
+	"\b_projectB\b\n" +
+	"\x06_limit\"\x8a\x01\n" +
+	"\x15GetReadyQueueResponse\x12(\n" +
+	"\x05items\x18\x01 \x03(\v2\x12.cstp.v1.ReadyItemR\x05items\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x123\n" +
+	"\aread_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\"\xcf\x02\n" +
+	"\tReadyItem\x12,\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x14.cstp.v1.ReadyReasonR\x06reason\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12$\n" +
+	"\vdecision_id\x18\x04 \x01(\tH\x00R\n" +
+	"decisionId\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x05 \x01(\tH\x01R\rcorrelationId\x88\x01\x01\x12\x1f\n" +
+	"\bcategory\x18\x06 \x01(\tH\x02R\bcategory\x88\x01\x01\x12\x1d\n" +
+	"\aproject\x18\a \x01(\tH\x03R\aproject\x88\x01\x01B\x0e\n" +
+	"\f_decision_idB\x11\n" +
+	"\x0f_correlation_idB\v\n" +
+	"\t_categoryB\n" +
+	"\n" +
+	"\b_project\"\xb0\x01\n" +
 	"\x18GetSessionContextRequest\x12\x17\n" +
 	"\x04task\x18\x01 \x01(\tH\x00R\x04task\x88\x01\x01\x12\x1d\n" +
 	"\aproject\x18\x02 \x01(\tH\x01R\aproject\x88\x01\x01\x12\x14\n" +
@@ -821,7 +1135,13 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\x12OmittedSessionPart\x12/\n" +
 	"\x04part\x18\x01 \x01(\x0e2\x1b.cstp.v1.SessionContextPartR\x04part\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more*\xfb\x02\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more*\xa7\x01\n" +
+	"\vReadyReason\x12\x1c\n" +
+	"\x18READY_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bREADY_REASON_OVERDUE_REVIEW\x10\x01\x12 \n" +
+	"\x1cREADY_REASON_UNCLOSED_INTENT\x10\x02\x12\x16\n" +
+	"\x12READY_REASON_DRIFT\x10\x03\x12\x1f\n" +
+	"\x1bREADY_REASON_STALE_DECISION\x10\x04*\xfb\x02\n" +
 	"\x12SessionContextPart\x12$\n" +
 	" SESSION_CONTEXT_PART_UNSPECIFIED\x10\x00\x12$\n" +
 	" SESSION_CONTEXT_PART_REVIEWS_DUE\x10\x01\x12!\n" +
@@ -832,9 +1152,10 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\x1bSESSION_CONTEXT_PART_INPUTS\x10\x06\x12$\n" +
 	" SESSION_CONTEXT_PART_CALIBRATION\x10\a\x12(\n" +
 	"$SESSION_CONTEXT_PART_RELATED_INTENTS\x10\b\x12\x1d\n" +
-	"\x19SESSION_CONTEXT_PART_CODE\x10\t2\xbd\x01\n" +
+	"\x19SESSION_CONTEXT_PART_CODE\x10\t2\xda\x02\n" +
 	"\x15SessionContextService\x12\xa3\x01\n" +
-	"\x11GetSessionContext\x12!.cstp.v1.GetSessionContextRequest\x1a\".cstp.v1.GetSessionContextResponse\"G\x88\xb5\x18\x01\x9a\xb5\x18<{\"project\": \"shop\", \"paths\": [\"src/api\"], \"maxTokens\": 2000}\x90\x02\x01B\x84\x01\n" +
+	"\x11GetSessionContext\x12!.cstp.v1.GetSessionContextRequest\x1a\".cstp.v1.GetSessionContextResponse\"G\x88\xb5\x18\x01\x9a\xb5\x18<{\"project\": \"shop\", \"paths\": [\"src/api\"], \"maxTokens\": 2000}\x90\x02\x01\x12\x9a\x01\n" +
+	"\rGetReadyQueue\x12\x1d.cstp.v1.GetReadyQueueRequest\x1a\x1e.cstp.v1.GetReadyQueueResponse\"J\x88\xb5\x18\x01\x9a\xb5\x18?{\"reasons\": [\"overdue_review\", \"unclosed_intent\"], \"limit\": 10}\x90\x02\x01B\x84\x01\n" +
 	"\vcom.cstp.v1B\x13SessionContextProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
 var (
@@ -849,51 +1170,62 @@ func file_cstp_v1_session_context_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_session_context_proto_rawDescData
 }
 
-var file_cstp_v1_session_context_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_session_context_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_cstp_v1_session_context_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_cstp_v1_session_context_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_cstp_v1_session_context_proto_goTypes = []any{
-	(SessionContextPart)(0),           // 0: cstp.v1.SessionContextPart
-	(*GetSessionContextRequest)(nil),  // 1: cstp.v1.GetSessionContextRequest
-	(*GetSessionContextResponse)(nil), // 2: cstp.v1.GetSessionContextResponse
-	(*SessionDecision)(nil),           // 3: cstp.v1.SessionDecision
-	(*CategoryLessons)(nil),           // 4: cstp.v1.CategoryLessons
-	(*ConfidenceMeaning)(nil),         // 5: cstp.v1.ConfidenceMeaning
-	(*SessionCodeNote)(nil),           // 6: cstp.v1.SessionCodeNote
-	(*OmittedSessionPart)(nil),        // 7: cstp.v1.OmittedSessionPart
-	(*timestamppb.Timestamp)(nil),     // 8: google.protobuf.Timestamp
-	(*Guardrail)(nil),                 // 9: cstp.v1.Guardrail
-	(*GuardrailInput)(nil),            // 10: cstp.v1.GuardrailInput
-	(*RelatedIntent)(nil),             // 11: cstp.v1.RelatedIntent
-	(DecisionStatus)(0),               // 12: cstp.v1.DecisionStatus
-	(Outcome)(0),                      // 13: cstp.v1.Outcome
-	(*CodeNote)(nil),                  // 14: cstp.v1.CodeNote
+	(ReadyReason)(0),                  // 0: cstp.v1.ReadyReason
+	(SessionContextPart)(0),           // 1: cstp.v1.SessionContextPart
+	(*GetReadyQueueRequest)(nil),      // 2: cstp.v1.GetReadyQueueRequest
+	(*GetReadyQueueResponse)(nil),     // 3: cstp.v1.GetReadyQueueResponse
+	(*ReadyItem)(nil),                 // 4: cstp.v1.ReadyItem
+	(*GetSessionContextRequest)(nil),  // 5: cstp.v1.GetSessionContextRequest
+	(*GetSessionContextResponse)(nil), // 6: cstp.v1.GetSessionContextResponse
+	(*SessionDecision)(nil),           // 7: cstp.v1.SessionDecision
+	(*CategoryLessons)(nil),           // 8: cstp.v1.CategoryLessons
+	(*ConfidenceMeaning)(nil),         // 9: cstp.v1.ConfidenceMeaning
+	(*SessionCodeNote)(nil),           // 10: cstp.v1.SessionCodeNote
+	(*OmittedSessionPart)(nil),        // 11: cstp.v1.OmittedSessionPart
+	(*timestamppb.Timestamp)(nil),     // 12: google.protobuf.Timestamp
+	(*Guardrail)(nil),                 // 13: cstp.v1.Guardrail
+	(*GuardrailInput)(nil),            // 14: cstp.v1.GuardrailInput
+	(*RelatedIntent)(nil),             // 15: cstp.v1.RelatedIntent
+	(DecisionStatus)(0),               // 16: cstp.v1.DecisionStatus
+	(Outcome)(0),                      // 17: cstp.v1.Outcome
+	(*CodeNote)(nil),                  // 18: cstp.v1.CodeNote
 }
 var file_cstp_v1_session_context_proto_depIdxs = []int32{
-	8,  // 0: cstp.v1.GetSessionContextResponse.read_at:type_name -> google.protobuf.Timestamp
-	3,  // 1: cstp.v1.GetSessionContextResponse.reviews_due:type_name -> cstp.v1.SessionDecision
-	3,  // 2: cstp.v1.GetSessionContextResponse.failures:type_name -> cstp.v1.SessionDecision
-	3,  // 3: cstp.v1.GetSessionContextResponse.recent:type_name -> cstp.v1.SessionDecision
-	4,  // 4: cstp.v1.GetSessionContextResponse.lessons:type_name -> cstp.v1.CategoryLessons
-	9,  // 5: cstp.v1.GetSessionContextResponse.guardrails:type_name -> cstp.v1.Guardrail
-	10, // 6: cstp.v1.GetSessionContextResponse.inputs:type_name -> cstp.v1.GuardrailInput
-	5,  // 7: cstp.v1.GetSessionContextResponse.calibration:type_name -> cstp.v1.ConfidenceMeaning
-	11, // 8: cstp.v1.GetSessionContextResponse.related_intents:type_name -> cstp.v1.RelatedIntent
-	6,  // 9: cstp.v1.GetSessionContextResponse.code:type_name -> cstp.v1.SessionCodeNote
-	7,  // 10: cstp.v1.GetSessionContextResponse.left_out:type_name -> cstp.v1.OmittedSessionPart
-	12, // 11: cstp.v1.SessionDecision.status:type_name -> cstp.v1.DecisionStatus
-	13, // 12: cstp.v1.SessionDecision.outcome:type_name -> cstp.v1.Outcome
-	8,  // 13: cstp.v1.SessionDecision.date:type_name -> google.protobuf.Timestamp
-	8,  // 14: cstp.v1.SessionDecision.review_by:type_name -> google.protobuf.Timestamp
-	3,  // 15: cstp.v1.CategoryLessons.decisions:type_name -> cstp.v1.SessionDecision
-	14, // 16: cstp.v1.SessionCodeNote.note:type_name -> cstp.v1.CodeNote
-	0,  // 17: cstp.v1.OmittedSessionPart.part:type_name -> cstp.v1.SessionContextPart
-	1,  // 18: cstp.v1.SessionContextService.GetSessionContext:input_type -> cstp.v1.GetSessionContextRequest
-	2,  // 19: cstp.v1.SessionContextService.GetSessionContext:output_type -> cstp.v1.GetSessionContextResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	0,  // 0: cstp.v1.GetReadyQueueRequest.reasons:type_name -> cstp.v1.ReadyReason
+	4,  // 1: cstp.v1.GetReadyQueueResponse.items:type_name -> cstp.v1.ReadyItem
+	12, // 2: cstp.v1.GetReadyQueueResponse.read_at:type_name -> google.protobuf.Timestamp
+	0,  // 3: cstp.v1.ReadyItem.reason:type_name -> cstp.v1.ReadyReason
+	12, // 4: cstp.v1.ReadyItem.since:type_name -> google.protobuf.Timestamp
+	12, // 5: cstp.v1.GetSessionContextResponse.read_at:type_name -> google.protobuf.Timestamp
+	7,  // 6: cstp.v1.GetSessionContextResponse.reviews_due:type_name -> cstp.v1.SessionDecision
+	7,  // 7: cstp.v1.GetSessionContextResponse.failures:type_name -> cstp.v1.SessionDecision
+	7,  // 8: cstp.v1.GetSessionContextResponse.recent:type_name -> cstp.v1.SessionDecision
+	8,  // 9: cstp.v1.GetSessionContextResponse.lessons:type_name -> cstp.v1.CategoryLessons
+	13, // 10: cstp.v1.GetSessionContextResponse.guardrails:type_name -> cstp.v1.Guardrail
+	14, // 11: cstp.v1.GetSessionContextResponse.inputs:type_name -> cstp.v1.GuardrailInput
+	9,  // 12: cstp.v1.GetSessionContextResponse.calibration:type_name -> cstp.v1.ConfidenceMeaning
+	15, // 13: cstp.v1.GetSessionContextResponse.related_intents:type_name -> cstp.v1.RelatedIntent
+	10, // 14: cstp.v1.GetSessionContextResponse.code:type_name -> cstp.v1.SessionCodeNote
+	11, // 15: cstp.v1.GetSessionContextResponse.left_out:type_name -> cstp.v1.OmittedSessionPart
+	16, // 16: cstp.v1.SessionDecision.status:type_name -> cstp.v1.DecisionStatus
+	17, // 17: cstp.v1.SessionDecision.outcome:type_name -> cstp.v1.Outcome
+	12, // 18: cstp.v1.SessionDecision.date:type_name -> google.protobuf.Timestamp
+	12, // 19: cstp.v1.SessionDecision.review_by:type_name -> google.protobuf.Timestamp
+	7,  // 20: cstp.v1.CategoryLessons.decisions:type_name -> cstp.v1.SessionDecision
+	18, // 21: cstp.v1.SessionCodeNote.note:type_name -> cstp.v1.CodeNote
+	1,  // 22: cstp.v1.OmittedSessionPart.part:type_name -> cstp.v1.SessionContextPart
+	5,  // 23: cstp.v1.SessionContextService.GetSessionContext:input_type -> cstp.v1.GetSessionContextRequest
+	2,  // 24: cstp.v1.SessionContextService.GetReadyQueue:input_type -> cstp.v1.GetReadyQueueRequest
+	6,  // 25: cstp.v1.SessionContextService.GetSessionContext:output_type -> cstp.v1.GetSessionContextResponse
+	3,  // 26: cstp.v1.SessionContextService.GetReadyQueue:output_type -> cstp.v1.GetReadyQueueResponse
+	25, // [25:27] is the sub-list for method output_type
+	23, // [23:25] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_session_context_proto_init() }
@@ -909,14 +1241,16 @@ func file_cstp_v1_session_context_proto_init() {
 	file_cstp_v1_session_context_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_session_context_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_session_context_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cstp_v1_session_context_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cstp_v1_session_context_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cstp_v1_session_context_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cstp_v1_session_context_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_session_context_proto_rawDesc), len(file_cstp_v1_session_context_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   7,
+			NumEnums:      2,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

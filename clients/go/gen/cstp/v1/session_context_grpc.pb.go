@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	SessionContextService_GetSessionContext_FullMethodName = "/cstp.v1.SessionContextService/GetSessionContext"
+	SessionContextService_GetReadyQueue_FullMethodName     = "/cstp.v1.SessionContextService/GetReadyQueue"
 )
 
 // SessionContextServiceClient is the client API for SessionContextService service.
@@ -35,6 +36,10 @@ type SessionContextServiceClient interface {
 	// of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
 	// Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
 	GetSessionContext(ctx context.Context, in *GetSessionContextRequest, opts ...grpc.CallOption) (*GetSessionContextResponse, error)
+	// Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+	// confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+	// first. Errors: QUERY_FAILED.
+	GetReadyQueue(ctx context.Context, in *GetReadyQueueRequest, opts ...grpc.CallOption) (*GetReadyQueueResponse, error)
 }
 
 type sessionContextServiceClient struct {
@@ -55,6 +60,16 @@ func (c *sessionContextServiceClient) GetSessionContext(ctx context.Context, in 
 	return out, nil
 }
 
+func (c *sessionContextServiceClient) GetReadyQueue(ctx context.Context, in *GetReadyQueueRequest, opts ...grpc.CallOption) (*GetReadyQueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetReadyQueueResponse)
+	err := c.cc.Invoke(ctx, SessionContextService_GetReadyQueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SessionContextServiceServer is the server API for SessionContextService service.
 // All implementations must embed UnimplementedSessionContextServiceServer
 // for forward compatibility.
@@ -66,6 +81,10 @@ type SessionContextServiceServer interface {
 	// of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
 	// Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
 	GetSessionContext(context.Context, *GetSessionContextRequest) (*GetSessionContextResponse, error)
+	// Lists what the caller should look after: its overdue reviews, intents that it never closed, a drift of its
+	// confidences, and old decisions without an outcome. The kinds come in this order, and within a kind the oldest item
+	// first. Errors: QUERY_FAILED.
+	GetReadyQueue(context.Context, *GetReadyQueueRequest) (*GetReadyQueueResponse, error)
 	mustEmbedUnimplementedSessionContextServiceServer()
 }
 
@@ -78,6 +97,9 @@ type UnimplementedSessionContextServiceServer struct{}
 
 func (UnimplementedSessionContextServiceServer) GetSessionContext(context.Context, *GetSessionContextRequest) (*GetSessionContextResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSessionContext not implemented")
+}
+func (UnimplementedSessionContextServiceServer) GetReadyQueue(context.Context, *GetReadyQueueRequest) (*GetReadyQueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetReadyQueue not implemented")
 }
 func (UnimplementedSessionContextServiceServer) mustEmbedUnimplementedSessionContextServiceServer() {}
 func (UnimplementedSessionContextServiceServer) testEmbeddedByValue()                               {}
@@ -118,6 +140,24 @@ func _SessionContextService_GetSessionContext_Handler(srv interface{}, ctx conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SessionContextService_GetReadyQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetReadyQueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SessionContextServiceServer).GetReadyQueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SessionContextService_GetReadyQueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SessionContextServiceServer).GetReadyQueue(ctx, req.(*GetReadyQueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SessionContextService_ServiceDesc is the grpc.ServiceDesc for SessionContextService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -128,6 +168,10 @@ var SessionContextService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetSessionContext",
 			Handler:    _SessionContextService_GetSessionContext_Handler,
+		},
+		{
+			MethodName: "GetReadyQueue",
+			Handler:    _SessionContextService_GetReadyQueue_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
