@@ -299,6 +299,8 @@ Predicate = Callable[[Decision], bool]
 def build_predicate(filters: DecisionFilter) -> Predicate:
     """Return a predicate of decisions that meet all conditions; an absent value meets no condition on it."""
     conditions = list(filter_predicates(filters))
+    if not conditions:
+        return lambda _: True
     return lambda decision: all(condition(decision) for condition in conditions)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -34,11 +34,14 @@ def index_of(batches: Sequence[Sequence[Terms]], readers: Sequence[int] = ()) ->
 
 def found_in(index: WordIndex, readable: Sequence[bool], reader: int = ADA) -> Found:
     """What the index finds, by hash."""
-    found = {}
-    for place, postings in index.find(HASHES, reader, np.array(readable, np.bool_)):
-        entries = zip(postings.rows.tolist(), postings.impacts.tolist(), postings.fields.tolist(), strict=True)
-        found[HASHES[place]] = sorted(entries)
-    return found
+    found = index.find(HASHES, reader, np.array(readable, np.bool_))
+    postings = found.postings
+    entries = list(zip(postings.rows.tolist(), postings.impacts.tolist(), postings.fields.tolist(), strict=True))
+    ends = list(accumulate(found.counts))
+    return {
+        HASHES[place]: sorted(entries[end - count : end])
+        for place, count, end in zip(found.places, found.counts, ends, strict=True)
+    }
 
 
 def expected(rows: Sequence[Terms], readable: Sequence[bool]) -> Found:

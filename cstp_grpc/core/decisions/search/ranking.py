@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress, product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.common.lazy_dataclass import dataclass, replace
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Outcome
-from cstp_grpc.core.decisions.decision_terms import TermField
+from cstp_grpc.core.decisions.decision_terms import QueryTerm, TermField
 from cstp_grpc.core.decisions.model import MatchReason
 from cstp_grpc.core.decisions.search import relevance
-from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
+from cstp_grpc.core.decisions.search.matrix_snapshot import (
+    OUTCOME_BITS,
+    Mask,
+    MatrixSnapshot,
+    Similarities,
+    StringInterner,
+)
 from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, Scores, SharedScans, dot_products
-from cstp_grpc.core.decisions.search.word_index import Postings, inverse_document_frequency
+from cstp_grpc.core.decisions.search.word_index import FoundTerms, inverse_document_frequency
 
 EVIDENCE_TOLERANCE = 1e-5
 """Maximum error of the evidence in the first pass: a float32 sum of the products of unit vectors is off by about 1e-6.
@@ -33,6 +40,9 @@ MAX_EXACT_ROWS = 100
 
 MIN_ROWS_TO_ESTIMATE = 1200
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
+
+DENSE_SHARE = 0.5
+"""The share of passing rows from which scoring all rows in memory order is faster than gathering those that pass."""
 
 ESTIMATED_SHARE = 0.06
 """The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
@@ -63,8 +73,7 @@ REASONS: Mapping[tuple[bool, ...], tuple[MatchReason, ...]] = {
 """The reasons by whether each of MATCH_REASONS applies."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredDecision:
+class ScoredDecision(NamedTuple):
     """A decision id with its relevance, 0 to 1, and its cosine similarity, -1 to 1; `date` is in seconds since the
     epoch."""
 
@@ -180,6 +189,7 @@ class CandidateRows:
         # Those for the last query, which is often ranked by again, with a larger limit.
         self._known_words: tuple[relevance.RankedQuery, WordEvidence] | None = None
         self._known_curve: tuple[relevance.RankedQuery, relevance.RelevanceCurve] | None = None
+        self._known_scan: tuple[relevance.RankedQuery, Similarities] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -200,7 +210,9 @@ class CandidateRows:
         rows = self._promising_rows(query, words, limit, least, with_exemplars=with_exemplars)
         added = self._added_evidence(query, words, rows)
         if len(rows) > MAX_EXACT_ROWS:
-            evidence = self._snapshot.similarities(rows, query.vector, self._scorer) + added
+            scan = self._scan(query)
+            similarities = self._snapshot.best_of(rows, query.vector) if scan is None else scan[rows]
+            evidence = similarities + added
             places = self._select_places(rows, evidence, limit, least, EVIDENCE_TOLERANCE, with_exemplars)
             rows, added = rows[places], added[places]
         ranked = self._exact_results(query, curve, words, rows, added, limit, least, with_exemplars=with_exemplars)
@@ -219,12 +231,23 @@ class CandidateRows:
         if query.curve.spread is None:
             return query.curve
         if self._known_curve is None or self._known_curve[0] is not query:
-            similarities = self._snapshot.best_of(self._readable.sample, query.vector)
+            scan, sample = self._scan(query), self._readable.sample
+            similarities = self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
             self._known_curve = (
                 query,
                 query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS)),
             )
         return self._known_curve[1]
+
+    def _scan(self, query: relevance.RankedQuery) -> Similarities | None:
+        """Return the similarities of all rows, in their order, if most are needed but too few for estimates."""
+        snapshot = self._snapshot
+        if not max(MAX_EXACT_ROWS, DENSE_SHARE * snapshot.size) < len(self._rows) < MIN_ROWS_TO_ESTIMATE:
+            return None
+        if self._known_scan is None or self._known_scan[0] is not query:
+            products = snapshot.passages.vectors.products(snapshot.passage_count, query.vector, self._scorer)
+            self._known_scan = query, snapshot.best_of_each(products)
+        return self._known_scan[1]
 
     def _promising_rows(
         self, query: relevance.RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
@@ -292,22 +315,13 @@ class CandidateRows:
         """
         if self._known_words is not None and self._known_words[0] is query:
             return self._known_words[1]
-        snapshot = self._snapshot
-        found: list[Postings] = []
-        weights: list[NDArray[np.float64]] = []
-        rarities: list[float] = []
-        hashes = [term.hash for term in query.terms]
-        for place, postings in snapshot.words.find(hashes, self._reader, self._readable.mask):
-            term = query.terms[place]
-            if term.is_compound and not len(postings.rows):
-                # Its words happen to stand together; an unknown word, on the other hand, leaves the query less covered.
-                continue
-            rarity = term.count * inverse_document_frequency(self._readable.count, len(postings.rows))
-            rarities.append(rarity)
-            if len(postings.rows):
-                found.append(postings if term.is_unit else replace(postings, fields=postings.fields & NOT_IDENTIFYING))
-                weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
-        words = sum_word_evidence(found, weights, rarities, snapshot.size)
+        found = self._snapshot.words.find([term.hash for term in query.terms], self._reader, self._readable.mask)
+        terms = [query.terms[place] for place in found.places]
+        rarities = [
+            term.count * inverse_document_frequency(self._readable.count, count)
+            for term, count in zip(terms, found.counts, strict=True)
+        ]
+        words = sum_word_evidence(terms, rarities, found, self._snapshot.size)
         if query.is_identifier:
             words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += relevance.IDENTIFIER_WEIGHT
         self._known_words = query, words
@@ -350,58 +364,56 @@ class CandidateRows:
         )
         similarities = np.minimum(np.maximum(np.maximum.reduceat(products, firsts), -1.0), 1.0)
         kept = self._select_places(rows, similarities + added, limit, least, ROUNDED_OFF, with_exemplars)
-        places, has_words = find_places(rows[kept], words.rows)
-        ends = [*firsts[1:].tolist(), len(products)]
+        rows, similarities, added = rows[kept], similarities[kept], added[kept]
+        # Places among the rows with words; those of other rows are of any row, and not used.
+        places, has_words = find_places(rows, words.rows)
+        lasts = products[(np.append(firsts[1:], len(products)) - 1)[kept]]
+        by_lesson = snapshot.passages.has_lesson[rows] & (lasts >= similarities)
+        dates = snapshot.columns.dates[rows]
+        columns = (rows, similarities, added, dates, by_lesson, places, has_words)
         found = []
-        for place, at, covers in zip(kept.tolist(), places.tolist(), has_words.tolist(), strict=True):
-            row, similarity = int(rows[place]), float(similarities[place])
-            evidence = round(similarity + float(added[place]), relevance.SCORE_DECIMALS)
+        for row, similarity, more, date, of_lesson, place, covers in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            evidence = round(similarity + more, relevance.SCORE_DECIMALS)
             score = round(curve.score(evidence), relevance.SCORE_DECIMALS)
-            coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
-            by_lesson = bool(snapshot.passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
-            why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)
-            date = float(snapshot.columns.dates[row])
+            coverage, fields = (float(words.coverage[place]), int(words.fields[place])) if covers else (0.0, 0)
+            why = match_reasons(similarity, coverage, fields, by_lesson=of_lesson)
             found.append((evidence, row, ScoredDecision(snapshot.ids[row], score, date, similarity, why)))
         found.sort(key=lambda item: (-item[0], -item[2].date, item[2].decision_id))
         return [(row, item) for _, row, item in found]
 
 
 def sum_word_evidence(
-    found: Sequence[Postings], weights: Sequence[NDArray[np.float64]], rarities: Sequence[float], size: int
+    terms: Sequence[QueryTerm], rarities: Sequence[float], found: FoundTerms, size: int
 ) -> WordEvidence:
-    """Return the evidence of postings with their weights, for the rows of `size` in which there are any.
-
-    `rarities` are those of all terms of the query.
-    """
-    if not found:
+    """Return the evidence of terms that were found, given how rare each is, for the rows of `size` that have any."""
+    postings, counts = found.postings, found.counts
+    if not len(postings.rows):
         return NO_WORDS
-    if len(found) == 1:
-        # Parts of several segments or readers may be in another order.
-        order = np.argsort(found[0].rows, kind="stable")
-        return word_evidence(found[0].rows[order].astype(np.intp), weights[0][order], found[0].fields[order], rarities)
-    postings = np.concatenate([each.rows for each in found])
     occurs = np.zeros(size, np.bool_)
-    occurs[postings] = True
+    found_rows = postings.rows.astype(np.intp)
+    occurs[found_rows] = True
     rows = np.flatnonzero(occurs)
     # The number of each row among those, without sorting; the rest of the array is never read.
     numbers = np.empty(size, np.intp)
     numbers[rows] = np.arange(len(rows))
-    places = numbers[postings]
-    covered = np.bincount(places, np.concatenate(weights), len(rows)).astype(np.float64, copy=False)
+    places = numbers.take(found_rows)
+    covered = np.bincount(places, postings.impacts * np.repeat(rarities, counts), len(rows))
     fields, begin = np.zeros(len(rows), np.uint8), 0
-    for each in found:
+    for term, count in zip(terms, counts, strict=True):
         # Term by term, since a row has each term once, and one that were repeated here would be set only once.
-        end = begin + len(each.rows)
-        fields[places[begin:end]] |= each.fields
+        end = begin + count
+        bits = postings.fields[begin:end]
+        fields[places[begin:end]] |= bits if term.is_unit else bits & NOT_IDENTIFYING
         begin = end
-    return word_evidence(rows, covered, fields, rarities)
-
-
-def word_evidence(
-    rows: Rows, covered: NDArray[np.float64], fields: NDArray[np.uint8], rarities: Sequence[float]
-) -> WordEvidence:
-    coverage = covered / sum(rarities)
-    added = relevance.evidence_of_words(coverage, rarities)
+    # The words of a compound that was not found happen to stand together; an unknown word, on the other hand, leaves
+    # the query less covered.
+    counted = [
+        rarity for term, rarity, count in zip(terms, rarities, counts, strict=True) if count or not term.is_compound
+    ]
+    coverage = covered / sum(counted)
+    added = relevance.evidence_of_words(coverage, counted)
     added[(fields & NAME_FIELD) != 0] += relevance.NAME_WEIGHT
     return WordEvidence(rows, coverage, added, fields)
 

@@ -161,7 +161,7 @@ class VectorMatrix:
             snapshot, position = self._snapshot, self._position_of.get(decision_id)
         if position is None or (up_to_revision is not None and snapshot.columns.revisions[position] > up_to_revision):
             return None
-        return float(snapshot.similarities(np.array([position]), query, self._scorer)[0])
+        return float(snapshot.best_of(np.array([position]), query)[0])
 
     def first_vectors(self, ids: Sequence[str]) -> Vectors:
         """Return the vector of the first passage of each decision; zeros for one that does not exist any more."""

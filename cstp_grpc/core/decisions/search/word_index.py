@@ -114,8 +114,8 @@ class WordIndex:
         renumbered = replace(postings, rows=new_rows[postings.rows])
         return WordIndex((Segment.sorted_by_key(whole.posting_keys()[kept], renumbered),))
 
-    def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> Iterator[tuple[int, Postings]]:
-        """Yield the place of each term in `hashes` with its postings in readable rows, rare terms first.
+    def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> FoundTerms:
+        """Return the terms in `hashes` with their postings in readable rows, rare terms first.
 
         Terms beyond `MAX_POSTINGS` are left out. Private rows of others do not count for that limit; recently replaced
         rows do, and shared rows that the read policy hides from a peer.
@@ -123,19 +123,43 @@ class WordIndex:
         readers = np.array([SHARED, reader] if reader > SHARED else [SHARED])
         # By reader, then by term.
         wanted = term_keys(np.array(hashes, np.uint32), readers[:, None]).ravel()
-        found: list[list[Postings]] = [[] for _ in hashes]
+        found: list[list[tuple[Postings, slice]]] = [[] for _ in hashes]
         totals = [0] * len(hashes)
         for segment in self.segments:
             for key, start, end in segment.find(wanted):
                 place = key % len(hashes)
                 totals[place] += end - start
-                found[place].append(segment.postings.at(slice(start, end)))
-        read = 0
+                found[place].append((segment.postings, slice(start, end)))
+        places, read = [], 0
         for place in sorted(range(len(hashes)), key=totals.__getitem__):
             read += totals[place]
             if read > MAX_POSTINGS:
-                return
-            yield place, keep_readable(join_postings(found[place]), readable) if found[place] else NO_POSTINGS
+                break
+            places.append(place)
+        parts = [part for place in places for part in found[place]]
+        if not parts:
+            return FoundTerms(places, [0] * len(places), NO_POSTINGS)
+        # Of all terms together, since each operation of numpy takes as long as many of these postings.
+        postings = Postings(
+            np.concatenate([each.rows[taken] for each, taken in parts]),
+            np.concatenate([each.impacts[taken] for each, taken in parts]),
+            np.concatenate([each.fields[taken] for each, taken in parts]),
+        )
+        counts = [totals[place] for place in places]
+        kept = readable[postings.rows]
+        if not kept.all():
+            terms = np.repeat(np.arange(len(places)), counts)
+            counts, postings = np.bincount(terms[kept], minlength=len(places)).tolist(), postings.at(kept)
+        return FoundTerms(places, counts, postings)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTerms:
+    """The places of terms among those that were asked for, how many postings each has, and these, term by term."""
+
+    places: Sequence[int]
+    counts: Sequence[int]
+    postings: Postings
 
 
 NO_POSTINGS = Postings(np.empty(0, np.int32), np.empty(0, np.float16), np.empty(0, np.uint8))
@@ -153,14 +177,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def join_postings(parts: Sequence[Postings]) -> Postings:
-    if len(parts) == 1:
-        return parts[0]
     return Postings(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(Postings)))
-
-
-def keep_readable(postings: Postings, readable: Mask) -> Postings:
-    kept = readable[postings.rows]
-    return postings if kept.all() else postings.at(kept)
 
 
 def inverse_document_frequency(rows: int, with_term: int) -> float:
