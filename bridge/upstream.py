@@ -68,10 +68,7 @@ def open_channel(
     client_certificate: Path | None = None,
     interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
 ) -> grpc.aio.Channel:
-    """Open a channel to a server; it connects at the first call and reconnects when needed.
-
-    Raises ConfigError.
-    """
+    """Open a channel to a server; it connects at the first call and reconnects when needed. Raises ConfigError."""
     address = parse_grpc_target(target)
     if "," in address:
         options = [*CHANNEL_OPTIONS, *ROUND_ROBIN_OPTIONS]

@@ -342,10 +342,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         return A2aGrpcCall(rpc, context, request_id, metadata, call_context)
 
     async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:
-        """Read and decode the request of a call, after sending the activated extension.
-
-        Raises A2AError.
-        """
+        """Read and decode the request of a call, after sending the activated extension. Raises A2AError."""
         data = await self._read_bytes(call)
         if is_extension_activated(call.call_context):
             names = [

@@ -219,10 +219,7 @@ def review_command(
 
 
 def resolve_named_learnings(project: ProjectFolder, named: Sequence[str]) -> tuple[ProjectFolder, list[str]]:
-    """Return the project and the identifiers of learnings, each once.
-
-    Raises InvalidArgument and click.UsageError.
-    """
+    """Return the project and the identifiers of learnings, each once. Raises InvalidArgument and click.UsageError."""
     base, ids = project, []
     for each in named:
         if each.endswith(learning_store.REPORT_SUFFIX):

@@ -171,10 +171,7 @@ class SupervisedProcess:
             self._channel.shutdown(socket.SHUT_WR)
 
     def wait_until_ready(self) -> ReadinessReport:
-        """Return the readiness report.
-
-        Raises ChildProcessFailed, with the reason that the process gave if it did.
-        """
+        """Return the readiness report. Raises ChildProcessFailed, with the reason that the process gave if it did."""
         assert self._channel is not None
         assert self.child is not None
         try:

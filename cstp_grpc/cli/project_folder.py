@@ -51,10 +51,7 @@ class ProjectFolder:
         raise InvalidArgument.field(field, f"{written} is not in the project {self.root}")
 
     def paths(self, written: Sequence[str]) -> tuple[str, ...]:
-        """Return paths as `path` does.
-
-        Raises InvalidArgument, which names the path, also for links that lead out.
-        """
+        """Return paths as `path` does. Raises InvalidArgument, which names the path, also for links that lead out."""
         fields = _path_fields(written)
         paths = tuple(self.path(each, field) for each, field in zip(written, fields, strict=True))
         for path, field in zip(paths, fields, strict=True):

@@ -215,10 +215,7 @@ class InteractiveReview:
 def review_one(
     out: Output, reviewer: Reviewer, terms: ReviewOptions, learning_id: str, verdict: ReviewVerdict, *, with_diff: bool
 ) -> bool:
-    """Review a learning and print the outcome.
-
-    Return False if a likely duplicate prevents, or would prevent, it.
-    """
+    """Review a learning and print the outcome. Return False if a likely duplicate prevents, or would prevent, it."""
     try:
         outcome = reviewer.review(terms.request(learning_id, verdict))
     except LikelyDuplicate as error:
@@ -244,10 +241,7 @@ def ask_verdict() -> str:
 
 
 def list_pending(learnings: LearningStore, out: Output, unreadable: list[UnreadableReportFile]) -> list[Learning]:
-    """Return the pending learnings, oldest first.
-
-    Unreadable reports are printed and added to `unreadable`.
-    """
+    """Return the pending learnings, oldest first. Unreadable reports are printed and added to `unreadable`."""
     query = LearningQuery(frozenset({LearningState.PENDING}))
     return list(iter_learnings(learnings, query, out, unreadable))[::-1]
 

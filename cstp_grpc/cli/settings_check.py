@@ -65,10 +65,7 @@ def check_telemetry(settings: Settings) -> None:
 
 
 def check_liaison(settings: Settings) -> None:
-    """Build the objects that liaison routing is configured to need, without calling anyone.
-
-    Raises ConfigError.
-    """
+    """Build the objects that liaison routing is configured to need, without calling anyone. Raises ConfigError."""
     if settings.liaison.enabled:
         with ExitStack() as opened:
             read_liaison_inputs(opened, settings)

@@ -62,10 +62,7 @@ def response_field(answer: Message, field: str) -> Any:
 
 
 def call_timeout(method: RpcMethod, timeout: float | None, default: float | None) -> float:
-    """Return the timeout of a call: its own, the client's, or that of the service config.
-
-    Raises InvalidArgument.
-    """
+    """Return the timeout of a call: its own, the client's, or that of the service config. Raises InvalidArgument."""
     chosen = default if timeout is None else timeout
     if chosen is None:
         return service_config().timeouts[method.path]

@@ -10,10 +10,7 @@ REQUEST_ID: Final = "requestId"
 
 
 class FieldViolation(NamedTuple):
-    """An invalid field of a request.
-
-    `field` is its path as in the contract, for instance `filters.min_confidence`.
-    """
+    """An invalid field of a request. `field` is its path as in the contract, for instance `filters.min_confidence`."""
 
     field: str
     description: str

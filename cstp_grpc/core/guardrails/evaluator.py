@@ -200,10 +200,7 @@ class GuardrailEvaluator:
         return self._plan_of(selected).history
 
     def evaluate(self, action: model.Action) -> model.Verdict:
-        """Return the verdict on an action.
-
-        Raises InvalidArgument if the context is nested too deeply or too large.
-        """
+        """Return the verdict on an action. Raises InvalidArgument if the context is nested too deeply or too large."""
         action, size, ignored = self._resolve(action)
         period = self._selector.period(action.now)
         selected = self._selector.select(action, period)

@@ -202,10 +202,7 @@ class CallbackBuilder:
         self._responding_agent = responding_agent
 
     def build_request(self, unit_of_work: UnitOfWork, item: Notification) -> WebhookRequest | None:
-        """Return the request for a notification; None if it was withdrawn.
-
-        Raises DeliveryRejected.
-        """
+        """Return the request for a notification; None if it was withdrawn. Raises DeliveryRejected."""
         address = self._allowed.address(item.url)
         if address is None:
             raise DeliveryRejected("nothing is sent to its address any more")

@@ -63,10 +63,7 @@ class MergedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class PeerVerdict:
-    """A peer's verdict on an action.
-
-    `verdict` is None if it gave none; then `reason` is a sentence that says why.
-    """
+    """A peer's verdict on an action. `verdict` is None if it gave none; then `reason` is a sentence that says why."""
 
     agent: str
     required: bool

@@ -199,10 +199,7 @@ def insert_entry(document: NodeDocument, entry: NodeEntry) -> str:
 
 
 def unified_diff(file: str, before: str | None, after: str) -> str:
-    """Return the change to a file as a unified diff for patch and git apply.
-
-    `before` None means a new file.
-    """
+    """Return the change to a file as a unified diff for patch and git apply. `before` None means a new file."""
     lines = difflib.unified_diff(
         DIFF_LINE.findall(before or ""),
         DIFF_LINE.findall(after),
@@ -213,10 +210,7 @@ def unified_diff(file: str, before: str | None, after: str) -> str:
 
 
 def _parse_section_name(name: str) -> str:
-    """Return the section name that a reviewer gives, on one line.
-
-    Raises InvalidArgument if it cannot be a heading.
-    """
+    """Return the section name that a reviewer gives, on one line. Raises InvalidArgument if it cannot be a heading."""
     heading = " ".join(name.split())
     # Parsed and compared rather than matched: what Markdown makes of the name is what counts.
     spans = parse_node(f"## {heading}\n", "").spans

@@ -215,10 +215,7 @@ class LearningStore:
         return model.PendingReports(tuple(sorted(applying, key=_sort_key, reverse=True)), unreadable)
 
     def folder(self, state: model.LearningState) -> str:
-        """Return the located folder of the reports in a state.
-
-        Raises InvalidArgument if it is outside the project.
-        """
+        """Return the located folder of the reports in a state. Raises InvalidArgument if it is outside the project."""
         return self._tree.locate(f"{REPORTS_FOLDER}/{state}")
 
     def find(self, learning_id: str) -> model.LearningState | None:

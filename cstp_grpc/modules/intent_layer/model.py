@@ -236,10 +236,7 @@ class ValidationFinding:
 
 @dataclass(frozen=True, slots=True)
 class FactPlacement:
-    """The node file that a fact belongs in.
-
-    `covering` is the file of the nearest node at or above `folder`.
-    """
+    """The node file that a fact belongs in. `covering` is the file of the nearest node at or above `folder`."""
 
     folder: str
     file: str

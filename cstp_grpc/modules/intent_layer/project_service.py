@@ -142,10 +142,7 @@ class ProjectService:
             return resolve_context(self._tree, request, pending)
 
     def nodes(self, page: pagination.PageRequest, call: ProjectCall) -> pagination.Page[ListedNode]:
-        """Return a page of the nodes, a parent before its children.
-
-        Raises InvalidArgument for a foreign page token.
-        """
+        """Return a page of the nodes, a parent before its children. Raises InvalidArgument for a foreign page token."""
         with self._audit_read("list nodes", [], call):
             found = list(with_parents(self._tree.nodes()))
             conditions = ("nodes", self._project)

@@ -50,10 +50,7 @@ class HttpWebhookClient:
         self._seconds = seconds
 
     def post(self, request: WebhookRequest) -> None:
-        """Post a JSON document and return once it was accepted.
-
-        Raises DeliveryFailed and DeliveryRejected.
-        """
+        """Post a JSON document and return once it was accepted. Raises DeliveryFailed and DeliveryRejected."""
         body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
         url = SplitResult(address.scheme, address.netloc, path, query, "")

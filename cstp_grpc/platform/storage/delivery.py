@@ -284,10 +284,7 @@ class DeliveryDispatcher(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRetryPolicy:
-    """How long to wait between attempts, and for how long in total.
-
-    `random` returns a number from 0 to 1.
-    """
+    """How long to wait between attempts, and for how long in total. `random` returns a number from 0 to 1."""
 
     all_in_all: timedelta
     random: Callable[[], float] = system_random.random

@@ -17,10 +17,7 @@ IPV6_PREFIX = 64
 
 
 class CallOrigins:
-    """Finds the origin of calls.
-
-    A bridge with the key is trusted, and so are proxies in trusted networks.
-    """
+    """Finds the origin of calls. A bridge with the key is trusted, and so are proxies in trusted networks."""
 
     def __init__(self, bridge_key: str | None, trusted: TrustedNetworks) -> None:
         self._bridge_key = None if bridge_key is None else bridge_key.encode()

@@ -38,10 +38,7 @@ memory, and two versions are in use while workers load new rules."""
 
 
 class CallInstruments:
-    """Counts calls when they end; fulfils `CallObserver`.
-
-    Safe for many threads, though calls end on one event loop.
-    """
+    """Counts calls when they end; fulfils `CallObserver`. Safe for many threads, though calls end on one event loop."""
 
     def __init__(self, instruments: Instruments, classes: AgentClasses) -> None:
         self._classes = classes
