@@ -295,13 +295,7 @@ MAX_PILLAR_LENGTH: Final = 63
 class JsonRpcEndpoint:
     """Answers the JSON-RPC bodies of HTTP requests."""
 
-    def __init__(
-        self,
-        forwarder: Forwarder,
-        access: AccessCheck,
-        bodies: BodyReader,
-        max_batch: int,
-    ) -> None:
+    def __init__(self, forwarder: Forwarder, access: AccessCheck, bodies: BodyReader, max_batch: int) -> None:
         self._forwarder = forwarder
         self._access = access
         self._bodies = bodies

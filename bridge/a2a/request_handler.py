@@ -205,9 +205,7 @@ class A2aRequestHandler:
                 yield event
 
     async def on_get_extended_agent_card(
-        self,
-        params: a2a_pb2.GetExtendedAgentCardRequest,
-        context: call_context.A2aCallContext,
+        self, params: a2a_pb2.GetExtendedAgentCardRequest, context: call_context.A2aCallContext
     ) -> a2a_pb2.AgentCard:
         """Return the agent card with the caller's permissions and limits."""
         await self._check_tenant(context, params)

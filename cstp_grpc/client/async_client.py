@@ -91,12 +91,7 @@ class AsyncGrpcTransport:
     """Calls over one gRPC channel, which is opened in the event loop of the first call and bound to it."""
 
     def __init__(
-        self,
-        target: str,
-        token: str | None,
-        *,
-        root_certificates: bytes | None,
-        client_certificate: Path | None = None,
+        self, target: str, token: str | None, *, root_certificates: bytes | None, client_certificate: Path | None = None
     ) -> None:
         scheme = targets.target_scheme(target)
         if scheme in {"http", "https"}:

@@ -46,12 +46,7 @@ class ToolCallProxy:
     """Passes messages between a host and the server that it runs, and checks tool calls."""
 
     def __init__(
-        self,
-        tool_guard: ToolGuard,
-        to_host: Send,
-        to_server: Send,
-        *,
-        server_name: str | None = None,
+        self, tool_guard: ToolGuard, to_host: Send, to_server: Send, *, server_name: str | None = None
     ) -> None:
         self._guard = tool_guard
         self._to_host = to_host

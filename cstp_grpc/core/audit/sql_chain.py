@@ -48,12 +48,7 @@ class AuditChain:
     """
 
     def __init__(
-        self,
-        dialect: Dialect,
-        *,
-        is_shared: bool = True,
-        due_after: int = 0,
-        on_due: Callable[[], None] | None = None,
+        self, dialect: Dialect, *, is_shared: bool = True, due_after: int = 0, on_due: Callable[[], None] | None = None
     ) -> None:
         self._has_one_writer = dialect.name == "sqlite"
         self._is_shared = is_shared and self._has_one_writer

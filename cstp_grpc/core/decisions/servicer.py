@@ -100,12 +100,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
     def __init__(
-        self,
-        journal: Journal,
-        feed: JournalFeed,
-        exports: StreamLimit,
-        oversight: Oversight,
-        run_blocking: RunBlocking,
+        self, journal: Journal, feed: JournalFeed, exports: StreamLimit, oversight: Oversight, run_blocking: RunBlocking
     ) -> None:
         self._journal = journal
         self._oversight = oversight

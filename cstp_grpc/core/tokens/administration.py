@@ -143,13 +143,7 @@ class TokenAdministration:
         return self._with_last_use(revoked)
 
     def page(
-        self,
-        caller: Caller,
-        agent: str | None,
-        request: PageRequest,
-        *,
-        with_ended: bool,
-        id_prefix: str | None = None,
+        self, caller: Caller, agent: str | None, request: PageRequest, *, with_ended: bool, id_prefix: str | None = None
     ) -> Page[model.AgentToken]:
         """Return the tokens of the caller's tenant, the newest first. Raises InvalidArgument and QueryFailed."""
         conditions = model.TokenFilter(caller.tenant, agent, None if with_ended else self._clock(), id_prefix)

@@ -51,26 +51,14 @@ class ApprovalRecorder:
         self._append_entry(unit_of_work, approval, AuditEvent.APPROVAL_REQUESTED, at, approval.agent, approval.check_id)
 
     def change(
-        self,
-        unit_of_work: UnitOfWork,
-        approval: Approval,
-        event: AuditEvent,
-        at: datetime,
-        agent: str,
-        request_id: str,
+        self, unit_of_work: UnitOfWork, approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str
     ) -> None:
         """Store a change of a request, which an agent caused. Raises Conflict if it has changed since it was read."""
         self._store.update(unit_of_work, approval, at)
         self._append_entry(unit_of_work, approval, event, at, agent, request_id)
 
     def decide(
-        self,
-        unit_of_work: UnitOfWork,
-        approval: Approval,
-        event: AuditEvent,
-        at: datetime,
-        agent: str,
-        request_id: str,
+        self, unit_of_work: UnitOfWork, approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str
     ) -> None:
         """Store a decision on a request as `change` does, and notify its agent unless it is still pending."""
         self.change(unit_of_work, approval, event, at, agent, request_id)

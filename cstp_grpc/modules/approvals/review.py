@@ -132,11 +132,7 @@ class ApprovalReviewer:
         return len(over) == EXPIRY_BATCH
 
     def _decide(
-        self,
-        approval_id: str,
-        caller: Caller,
-        event: AuditEvent,
-        change: Callable[[Approval, datetime], Approval],
+        self, approval_id: str, caller: Caller, event: AuditEvent, change: Callable[[Approval, datetime], Approval]
     ) -> Approval:
         def job(unit_of_work: UnitOfWork) -> Approval:
             self._store.hold(unit_of_work)

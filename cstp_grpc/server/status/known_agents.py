@@ -128,10 +128,7 @@ class KnownAgents:
 
 
 def describe_agent(
-    name: str,
-    credentials: Permissions,
-    activity: AgentActivity,
-    used_at: datetime | None,
+    name: str, credentials: Permissions, activity: AgentActivity, used_at: datetime | None
 ) -> KnownAgent:
     calls: Sequence[datetime] = [at for at in (activity.last_at, used_at) if at is not None]
     return KnownAgent(
