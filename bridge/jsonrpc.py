@@ -97,7 +97,6 @@ def parse_json(content: bytes) -> object:
 
 
 def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
-    """Parse a JSON value as a request."""
     if not isinstance(document, dict):
         return MalformedJsonRpcRequest("null", invalid_request("a call must be an object"))
     call_id = document.get("id")
@@ -313,7 +312,6 @@ class JsonRpcEndpoint:
         return await respond_to_body(body, functools.partial(self._answer, metadata, request_id), request_id)
 
     async def _answer(self, metadata: Metadata, request_id: str, call: JsonRpcEntry) -> JsonRpcOutcome:
-        """Execute a call and return its outcome."""
         if isinstance(call, MalformedJsonRpcRequest):
             encoded = encode_failure(call.id, call.failure, request_id)
             return JsonRpcOutcome(encoded, call.failure, counted=call_observation.describe_failure(call.failure))

@@ -28,7 +28,7 @@ from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, Invalid
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2, status_pb2
 from cstp_grpc.modules.federation.agent_card import PeerCard, read_card
-from cstp_grpc.modules.federation.fan_out import ask_peers
+from cstp_grpc.modules.federation.fan_out import PendingReplies
 from cstp_grpc.modules.federation.peer import open_peers
 from cstp_grpc.modules.federation.peer_responses import AccessReply, read_access_reply
 from cstp_grpc.platform import config
@@ -77,8 +77,8 @@ def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
         pool = opened.enter_context(ThreadPoolExecutor(len(configured)))
         # Beside the calls below, so that both together take no longer than the slower one.
         cards = [pool.submit(fetch_peer_card, peer, seconds) for peer in configured]
-        replies = ask_peers(peers, contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest(), seconds)
-        by_name = {reply.agent: reply for reply in replies}
+        method, request = contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest()
+        by_name = {reply.agent: reply for reply in PendingReplies(peers, method, request, seconds).replies()}
         replies_of_peers = [by_name[peer.name] for peer in configured]
         return [
             PeerHealth(peer, reply.status, reply.latency_ms, read_access_reply(reply), card.result())
@@ -430,7 +430,6 @@ def peer_details(item: PeerHealth) -> list[str]:
 
 
 def peer_to_json(item: PeerHealth) -> dict[str, Any]:
-    """Return the health of a peer for --json."""
     configured = item.configured
     found: dict[str, Any] = {
         **json_members(configured, "name", "url", "role", "categories"),

@@ -67,7 +67,6 @@ class EvidenceFaults:
 
 
 def verify_evidence(document: Mapping[str, Any], keys: KeyRing) -> EvidenceFaults:
-    """Return the faults of a document of evidence."""
     if document.get("type") != EVIDENCE:
         return EvidenceFaults(["it is not a document of evidence"])
     faults = EvidenceFaults()
@@ -109,7 +108,6 @@ def walk_proof(proof: ChainProof, keys: KeyRing, proved: dict[tuple[int, int], t
 def find_faults_of_entry(
     document: Mapping[str, Any], proved: Mapping[tuple[int, int], tuple[bytes, bytes]]
 ) -> Iterator[str]:
-    """Yield the faults of an entry of evidence."""
     row = document_to_row(document)
     name = f"entry {row['id']}"
     if row["content_hash"] is not None and (row["action"] is not None or row["judged"] is not None):

@@ -304,7 +304,6 @@ def encode_judged_action(action: JudgedAction) -> bytes | None:
 
 
 def decode_judged_action(encoded: bytes) -> JudgedAction:
-    """Decode an action that `encode_judged_action` encoded."""
     document = json.loads(encoded)
     return JudgedAction(
         category=document.get("category"),

@@ -90,7 +90,6 @@ class PowerShellReader:
                 stdin = Flow(source="piped") if child.type != "pipeline_chain_tail" else stdin
 
     def _run_command(self, node: Node, stdin: Flow | None, depth: int) -> Flow:
-        """Read a command."""
         words = [self._word(piece) for piece in split_words(self._text(node))]
         for child in node.named_children:
             self._visit_nested(child, depth + 1)

@@ -174,7 +174,6 @@ class GuardrailExplainer:
         self._prepared = evaluator.prepare(action)
 
     def explain(self, guardrail: Guardrail) -> GuardrailExplanation:
-        """Explain a guardrail."""
         names = sorted(input_names_of(tuple(guardrail.expressions)))
         inputs = tuple(self._explain_input(self._inputs[name]) for name in names)
         rule = self._prepared.rules.get(guardrail.id)

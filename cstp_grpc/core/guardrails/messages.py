@@ -116,7 +116,6 @@ def explanation_message(explained: ExplainedAction, agent: str) -> guardrails_pb
 
 
 def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> guardrails_pb2.Guardrail:
-    """Convert a guardrail to a message."""
     rule = listed.guardrail
     suggestion = rule.suggestion
     if rule.suggestion_template is not None and not shows_expressions:

@@ -100,7 +100,6 @@ class IntentCloser:
 
 
 def closing_entry(intent: Intent, closing: IntentClosing, request_id: str) -> AuditEntry:
-    """Return the audit entry of a closing."""
     return AuditEntry(
         timestamp=closing.closed_at,
         event=AuditEvent.INTENT_CLOSED,

@@ -160,7 +160,6 @@ def state_from_row(row: Values) -> OutcomeState:
 
 
 def outcome_of_decision(row: Values) -> KnownOutcome:
-    """Convert a row of DECISION."""
     key, agent, category, project, visibility, outcome, at, tags = row
     return KnownOutcome(
         decision_source(key),
@@ -175,7 +174,6 @@ def outcome_of_decision(row: Values) -> KnownOutcome:
 
 
 def outcome_of_closing(row: Values) -> KnownOutcome:
-    """Convert a row of CLOSING."""
     number, agent, category, project, visibility, outcome, closed_at, decision_id, is_decided = row
     return KnownOutcome(
         intent_source(number),

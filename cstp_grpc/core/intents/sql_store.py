@@ -324,7 +324,6 @@ def revision_lock_number(agent: str, correlation_id: str) -> int:
 
 
 def matching_query(conditions: model.IntentFilter) -> sa.Select[Any]:
-    """Return the query of the intents that meet conditions."""
     table = intents.c
     query = sa.select(intents)
     for column, expected in (

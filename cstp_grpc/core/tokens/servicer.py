@@ -53,7 +53,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def RotateToken(
         self, request: admin_pb2.RotateTokenRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RotateTokenResponse:
-        """Rotate a token."""
         made = self._administration.rotate(
             current_caller.get(),
             request.request_id,

@@ -260,7 +260,6 @@ def guardrail_to_json(guardrail: AskingGuardrail) -> dict[str, Any]:
 
 
 def guardrail_from_json(stored: Mapping[str, Any]) -> AskingGuardrail:
-    """Convert the JSON of a guardrail that asks."""
     granted_at, reusable_until = (
         None if (count := stored[name]) is None else pagination.from_microseconds(count)
         for name in ("granted_at", "reusable_until")

@@ -275,26 +275,11 @@ class LateReplyHandler:
     awaits: Callable[[str], bool] = lambda _: True
 
 
-def ask_peers(
-    peers: Iterable[Peer],
-    method: RpcMethod,
-    request: Message,
-    seconds: float,
-    metadata: CallMetadata = (),
-    clock: Callable[[], float] = time.monotonic,
-    late: LateReplyHandler | None = None,
-) -> list[PeerReply]:
-    """Call all peers concurrently, wait, and return the result of each, ordered by name. Never raises.
-
-    Each has its own timeout, at most `seconds`; a peer that has not responded by then is reported as timed out.
-    """
-    return PendingReplies(peers, method, request, seconds, metadata, clock, late).replies()
-
-
 class PendingReplies:
     """Calls to several peers in progress, and the replies received so far.
 
-    The constructor starts the calls as `ask_peers` does, without waiting; `replies` must follow. It never raises.
+    The constructor starts the calls without waiting; `replies` or `await_replies` must follow. It never raises. Each
+    peer has its own timeout, at most `seconds`; one that has not responded by then is reported as timed out.
     Replies arrive on threads of the peers; one thread or one event loop waits for them. The condition guards the
     fields, and wakes a thread that waits.
     """
@@ -331,6 +316,7 @@ class PendingReplies:
             self._cancels.append(peer.ask(method, request, timeout, metadata, self._receiver(index)))
 
     def replies(self) -> list[PeerReply]:
+        """Wait, and return the result of each peer, ordered by name."""
         with self._changed:
             while self._keep_waiting():
                 self._changed.wait(self._seconds_left())

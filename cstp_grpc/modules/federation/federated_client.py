@@ -19,7 +19,7 @@ from cstp_grpc.core.guardrails.model import Violation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
 from cstp_grpc.modules.federation import peer_responses
-from cstp_grpc.modules.federation.fan_out import CallSubject, PeerPolicy, SubjectFilter, ask_peers
+from cstp_grpc.modules.federation.fan_out import CallSubject, PeerPolicy, PendingReplies, SubjectFilter
 from cstp_grpc.modules.federation.merge import (
     EMPTY_VERDICT,
     NO_MATCHES,
@@ -75,9 +75,8 @@ class FederatedCallExecutor:
         # One key for all agents: it is one intent, wherever it is announced.
         request: Any = with_idempotency_key(build_request(call))
         peers = self._select_peers(request, judging=call.method != QUERY_METHOD)
-        replies = ask_peers(
-            peers, method_of_call(call), request_for_agents(request), self._timeout if timeout is None else timeout
-        )
+        seconds = self._timeout if timeout is None else timeout
+        replies = PendingReplies(peers, method_of_call(call), request_for_agents(request), seconds).replies()
         required = self._policy.deciding_peers(call_subject(request), peers)
         return cast(T, merge(request, peer_responses.read_replies(replies, peers, required)))
 

@@ -212,7 +212,6 @@ def read_replies(replies: Iterable[PeerReply], peers: Iterable[Peer], required: 
 
 
 def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerResponse:
-    """Read the reply of a peer."""
     if reply.status is not PeerStatus.ANSWERED:
         return failed_response(reply, required)
     message, verdict, matches, feedback = reply.answer, None, None, None
@@ -421,7 +420,6 @@ def write_responses(
 
 
 def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
-    """Return a peer's response as a message."""
     response = cstp_pb2.AgentResponse(
         agent=peer.agent, status=proto_values.PEER_STATUS.number(peer.status), latency_ms=round(peer.latency_ms, 3)
     )

@@ -73,7 +73,6 @@ def validate_response(message: Message) -> None:
 
 
 def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
-    """Validate a verdict."""
     if isinstance(message, cstp_pb2.CheckGuardrailsResponse):
         check_sender(message.agent, present=message.HasField("evaluated_at"))
         check_instant(message.evaluated_at)

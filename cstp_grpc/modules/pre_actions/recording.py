@@ -96,7 +96,6 @@ def recording_key(announcement: Announcement) -> str:
 def complete_content(
     content: DecisionContent | None, announcement: Announcement, *, with_context: bool
 ) -> DecisionContent:
-    """Return the content of a decision, completed from its announcement."""
     context = announcement.context if with_context else None
     if content is None:
         content = DecisionContent(cut_title(announcement.intent))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import PeerStatus
 from cstp_grpc.contract.errors import Conflict
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.modules.federation.fan_out import LateReplyHandler, ask_peers
+from cstp_grpc.modules.federation.fan_out import LateReplyHandler, PendingReplies
 from cstp_grpc.modules.federation.peer import Peer, PeerReply
 from cstp_grpc.modules.federation.peer_transport import CallMetadata, PeerCallResult, result_of_answer
 from tests.client.scripted import scripted_server
@@ -74,7 +74,7 @@ def summary(replies: list[PeerReply]) -> list[tuple[str, PeerStatus]]:
 
 
 def test_nobody_asked_is_nobody_waited_for() -> None:
-    assert ask_peers([], QUERY, REQUEST, SECONDS) == []
+    assert PendingReplies([], QUERY, REQUEST, SECONDS).replies() == []
 
 
 def test_replies_are_in_the_order_of_names() -> None:
@@ -84,7 +84,7 @@ def test_replies_are_in_the_order_of_names() -> None:
         FakePeer("a", PeerCallResult(PeerStatus.REFUSED, error=error)),
         FakePeer("b", PeerCallResult(PeerStatus.SKIPPED)),
     ]
-    replies = ask_peers(peers, QUERY, REQUEST, SECONDS)
+    replies = PendingReplies(peers, QUERY, REQUEST, SECONDS).replies()
     assert summary(replies) == [("a", PeerStatus.REFUSED), ("b", PeerStatus.SKIPPED), ("c", PeerStatus.ANSWERED)]
     assert [reply.answer for reply in replies] == [None, None, ANSWER]
     assert [reply.error for reply in replies] == [error, None, None]
@@ -93,20 +93,26 @@ def test_replies_are_in_the_order_of_names() -> None:
 
 def test_each_has_its_own_timeout_and_no_more_than_is_left_for_all() -> None:
     peers = [FakePeer("a", result_of_answer(ANSWER), timeout=1.0), FakePeer("b", result_of_answer(ANSWER), timeout=9.0)]
-    ask_peers(peers, QUERY, REQUEST, 5.0, [("key", "value")])
+    PendingReplies(peers, QUERY, REQUEST, 5.0, [("key", "value")]).replies()
     assert [peer.asked[0][:2] for peer in peers] == [(1.0, [("key", "value")]), (5.0, [("key", "value")])]
 
 
 def test_who_does_not_answer_until_the_deadline_timed_out_and_is_waited_for_no_longer() -> None:
     peers = [FakePeer("a"), FakePeer("b", result_of_answer(ANSWER))]
-    assert summary(ask_peers(peers, QUERY, REQUEST, SOON)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
+    assert summary(PendingReplies(peers, QUERY, REQUEST, SOON).replies()) == [
+        ("a", PeerStatus.TIMED_OUT),
+        ("b", PeerStatus.ANSWERED),
+    ]
     assert [peer.cancelled for peer in peers] == [1, 0]
 
 
 def test_a_peer_is_waited_for_no_longer_than_its_own_timeout() -> None:
     peers = [FakePeer("a", timeout=SOON), FakePeer("b", result_of_answer(ANSWER))]
     # Were it the common deadline, this would never end.
-    assert summary(ask_peers(peers, QUERY, REQUEST, 1e6)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
+    assert summary(PendingReplies(peers, QUERY, REQUEST, 1e6).replies()) == [
+        ("a", PeerStatus.TIMED_OUT),
+        ("b", PeerStatus.ANSWERED),
+    ]
 
 
 def test_who_answers_meanwhile_is_not_waited_for_in_the_stead_of_others() -> None:
@@ -120,14 +126,14 @@ def test_who_answers_meanwhile_is_not_waited_for_in_the_stead_of_others() -> Non
             threading.Thread(target=asked[0], args=(result_of_answer(ANSWER),)).start()
         return time.monotonic()
 
-    replies = ask_peers([slow, patient], QUERY, REQUEST, 1e6, clock=clock)
+    replies = PendingReplies([slow, patient], QUERY, REQUEST, 1e6, clock=clock).replies()
     assert summary(replies) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_time_nobody_answers(seconds: float) -> None:
     peer = FakePeer("a")
-    assert summary(ask_peers([peer], QUERY, REQUEST, seconds)) == [("a", PeerStatus.TIMED_OUT)]
+    assert summary(PendingReplies([peer], QUERY, REQUEST, seconds).replies()) == [("a", PeerStatus.TIMED_OUT)]
     assert peer.cancelled == 1
 
 
@@ -146,14 +152,14 @@ def test_all_are_asked_before_any_is_waited_for() -> None:
             threading.Thread(target=answer).start()
             return self.cancel
 
-    replies = ask_peers([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS)
+    replies = PendingReplies([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS).replies()
     assert {reply.status for reply in replies} == {PeerStatus.ANSWERED}
 
 
 def test_a_late_reply_is_handed_on_once_it_comes() -> None:
     late: list[PeerReply] = []
     slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", result_of_answer(ANSWER), timeout=SOON)
-    replies = ask_peers([slow, quick], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.append, 30.0))
+    replies = PendingReplies([slow, quick], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.append, 30.0)).replies()
     assert summary(replies) == [("quick", PeerStatus.ANSWERED), ("slow", PeerStatus.TIMED_OUT)]
     ((timeout, _, done),) = slow.asked
     assert (timeout, slow.cancelled, late) == (30.0, 0, [])
@@ -173,7 +179,7 @@ def test_every_peer_has_one_reply_and_what_is_late_comes_once(
     late: list[PeerReply] = []
     peers = [FakePeer(name, result) for name, result in plays.items()]
     handler = LateReplyHandler(late.append, 60.0) if wants_late else None
-    replies = ask_peers(peers, QUERY, REQUEST, 0.001, late=handler)
+    replies = PendingReplies(peers, QUERY, REQUEST, 0.001, late=handler).replies()
     expected = {name: result.status if result else PeerStatus.TIMED_OUT for name, result in plays.items()}
     assert dict(summary(replies)) == expected
     assert [reply.agent for reply in replies] == sorted(plays)
@@ -205,7 +211,7 @@ def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> 
             enter(peer_at(url, name=name, timeout=SOON if name.startswith("silent") else SECONDS))
             for name, url in urls.items()
         ]
-        assert summary(ask_peers(reversed(peers), QUERY, REQUEST, SECONDS)) == [
+        assert summary(PendingReplies(reversed(peers), QUERY, REQUEST, SECONDS).replies()) == [
             ("answers", PeerStatus.ANSWERED),
             ("garbled", PeerStatus.NOT_UNDERSTOOD),
             ("garbled-http", PeerStatus.NOT_UNDERSTOOD),
@@ -230,7 +236,9 @@ def test_a_real_peer_may_answer_late() -> None:
 
         server.answer = later  # type: ignore[method-assign]
         try:
-            (reply,) = ask_peers([peer], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.put, SECONDS))
+            (reply,) = PendingReplies(
+                [peer], QUERY, REQUEST, SECONDS, late=LateReplyHandler(late.put, SECONDS)
+            ).replies()
             assert reply.status is PeerStatus.TIMED_OUT
         finally:
             go.set()

@@ -18,7 +18,7 @@ from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.core.guardrails.model import Violation
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
-from cstp_grpc.modules.federation.fan_out import ask_peers
+from cstp_grpc.modules.federation.fan_out import PendingReplies
 from cstp_grpc.modules.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, decide_verdict
 from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer
 from cstp_grpc.modules.federation.peer_responses import (
@@ -95,7 +95,7 @@ def heard(answer: Message) -> PeerResponse:
         clock=time.monotonic,
     )
     with closing(peer):
-        return read_replies(ask_peers([peer], QUERY, REQUEST, SECONDS), [peer], {"ben"})[0]
+        return read_replies(PendingReplies([peer], QUERY, REQUEST, SECONDS).replies(), [peer], {"ben"})[0]
 
 
 def test_a_verdict_is_read_with_the_peers_name() -> None:
