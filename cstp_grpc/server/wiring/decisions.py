@@ -16,7 +16,11 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaServer, SharedChromaServer
+from cstp_grpc.core.decisions.search.chroma_process import (
+    ChildChromaServer,
+    ChromaServer,
+    SharedChromaServer,
+)
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher
@@ -51,6 +55,11 @@ REMOVAL_BATCH: Final = 50
 writes wait for it."""
 
 
+SHORT_LOAD: Final = 20_000
+"""Maximum number of decisions that are loaded while the server serves. Chosen: the first searches wait for them, which
+is half a second, while checks of guardrails are answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionParts:
     """The module of decisions, and the parts of it that other modules use."""
@@ -71,12 +80,15 @@ def build_decisions_module(
     store = SqlDecisionStore(database, shared.read_policy, is_sole_writer=not shared.database_is_shared)
     change_log = SqlChangeLog(database, writer)
     # Most decisions have two passages. Growing would copy all vectors and leave gaps in memory.
-    matrix = build_matrix(shared, 2 * store.count() if shared.deployment.resident else 0)
+    count = store.count() if shared.deployment.resident else 0
+    matrix = build_matrix(shared, 2 * count)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
     loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
     if shared.deployment.resident:
-        # Before the server listens, so that the first search finds everything.
-        loader.load()
+        # Before the server listens, as is everything that may take long; searches wait for the rest.
+        loader.complete_vectors()
+        if not may_load_late(shared, count):
+            loader.load()
     index = build_index(shared, store, change_log, matrix)
     if index is None and shared.deployment.resident:
         # Without an index nothing reads the log. An index that is configured later is built from the journal.
@@ -94,13 +106,17 @@ def build_decisions_module(
         shared.query_embedder,
         None if index is None else IndexUse(index, settings.index.exact_limit, settings.index.overfetch),
         lambda token: matrix_sync.catch_up(tokens.read(token)),
-        None if shared.deployment.resident else loader,
+        loader,
         shared.observers.searches,
     )
     indexes = [] if index is None else [index]
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
-        late_background=[PassageRefresher(store, journal, embedder.model), *indexes, *build_retention(shared, journal)],
+        late_background=[
+            PassageRefresher(store, journal, embedder.model, loader.load),
+            *indexes,
+            *build_retention(shared, journal),
+        ],
         begin_stop=[feed.close, *(each.begin_stop for each in indexes)],
         # The feed after the matrix: a watcher that is notified of a change finds it by a search.
         on_foreign_commit=[
@@ -111,6 +127,13 @@ def build_decisions_module(
         measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
+
+
+def may_load_late(shared: SharedParts, count: int) -> bool:
+    """Return whether the matrix is loaded after the server listens: soon done, and before an index compares it."""
+    index = shared.settings.index
+    is_indexed = index.mode == "http" or (index.mode == "embedded" and count >= index.exact_limit)
+    return count <= SHORT_LOAD and not is_indexed and not shared.deployment.supervised
 
 
 def build_matrix(shared: SharedParts, expected: int) -> VectorMatrix:

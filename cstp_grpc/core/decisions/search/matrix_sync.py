@@ -175,10 +175,13 @@ class MatrixLoader:
         """
         self._changes += 1
 
+    def complete_vectors(self) -> None:
+        """Give decisions that lack them vectors, which may take long. Raises QueryFailed and Unavailable."""
+        adopt_prepared_vectors(self._prepared, self._embedder.model, self._writer, self._change_log)
+        embed_missing_vectors(self._store, self._embedder, self._writer, self._change_log)
+
     def _load(self) -> None:
-        embedder = self._embedder
-        adopt_prepared_vectors(self._prepared, embedder.model, self._writer, self._change_log)
-        embed_missing_vectors(self._store, embedder, self._writer, self._change_log)
+        self.complete_vectors()
         self._matrix_sync.refresh()
 
 
@@ -197,10 +200,13 @@ class PassageRefresher:
     """Computes vectors and terms that were made by older rules again; the old ones serve searches meanwhile.
 
     It works in a thread of low demand, batch by batch, and is done when none is left. What it did is kept if it is
-    interrupted.
+    interrupted. `prepare` runs before, in the same thread.
     """
 
-    def __init__(self, store: SqlDecisionStore, journal: Journal, model: str) -> None:
+    def __init__(
+        self, store: SqlDecisionStore, journal: Journal, model: str, prepare: Callable[[], object] = lambda: None
+    ) -> None:
+        self._prepare = prepare
         self._store = store
         self._journal = journal
         self._model = model
@@ -235,9 +241,10 @@ class PassageRefresher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
+                self._prepare()
                 count = self.refresh_all()
             except CstpError:
-                logger.exception("passages could not be refreshed; the next attempt is in %d s", RETRY_SECONDS)
+                logger.exception("passages could not be loaded and refreshed; next attempt in %d s", RETRY_SECONDS)
                 self._stopping.wait(RETRY_SECONDS)
             else:
                 if count:
