@@ -47,7 +47,7 @@ from cstp_grpc.server.telemetry_parts import NO_TELEMETRY, Telemetry, build_tele
 from cstp_grpc.server.wiring.audit import build_audit_module, build_audit_trail
 from cstp_grpc.server.wiring.calibration import build_calibration_module
 from cstp_grpc.server.wiring.decisions import build_decisions_module, build_read_policy
-from cstp_grpc.server.wiring.embedding import build_configured_embedders, build_lazy_embedders
+from cstp_grpc.server.wiring.embedding import build_lazy_embedders
 from cstp_grpc.server.wiring.erasure import build_erasure_module
 from cstp_grpc.server.wiring.guardrails import RuleParts, build_guardrails_module, open_rules
 from cstp_grpc.server.wiring.intents import IntentParts, build_intents_module
@@ -265,8 +265,9 @@ def open_shared_parts(
         opened.enter_context(DataDirLock(settings.data_dir))
     pools = CallPools(REMOTE_EMBEDDER_THREADS if settings.embedding.provider == "openai" else POOL_THREADS)
     opened.callback(pools.close)
-    build_embedders = build_configured_embedders if deployment.resident else build_lazy_embedders
-    embedders = telemetry.observe_embedders(build_embedders(settings.embedding, settings.data_dir))
+    embedders = telemetry.observe_embedders(
+        build_lazy_embedders(settings.embedding, settings.data_dir, finds_files=deployment.resident)
+    )
     database = open_database(settings.storage_url, settings.storage.pool_size)
     opened.callback(database.close)
     turn = deployment.write_turn(database)

@@ -199,7 +199,7 @@ def prepare_onnx_model(weights: ModelFiles, cache_dir: Path) -> Path:
         return weights.model
     folder = cache_dir / PUBLISHED_SHA256[SAFETENSORS]
     model, receipt = folder / ONNX, folder / RECEIPT
-    if not is_conversion_current(weights, model, receipt):
+    if not is_converted(weights, cache_dir):
         logger.info("verifying and converting %s", weights.model)
         converted, converted_weights = convert_to_onnx(weights)
         try:
@@ -214,10 +214,11 @@ def prepare_onnx_model(weights: ModelFiles, cache_dir: Path) -> Path:
     return model
 
 
-def is_conversion_current(weights: ModelFiles, model: Path, receipt: Path) -> bool:
-    """Return True if the converted file is complete and was made from these very files."""
+def is_converted(weights: ModelFiles, cache_dir: Path) -> bool:
+    """Return True if the converted file in `cache_dir` is complete and was made from these very files."""
+    folder = cache_dir / PUBLISHED_SHA256[SAFETENSORS]
     try:
-        return bool(json.loads(receipt.read_bytes()) == receipt_content(weights, model))
+        return bool(json.loads((folder / RECEIPT).read_bytes()) == receipt_content(weights, folder / ONNX))
     except (OSError, ValueError):
         return False
 

@@ -23,7 +23,7 @@ from cstp_grpc.platform.embedding.embedder import (
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.platform.embedding.model_files import DIMENSIONS as MINILM_DIMENSIONS
 from cstp_grpc.platform.embedding.model_files import MODEL as MINILM
-from cstp_grpc.platform.embedding.model_files import WeightsMissing, default_locations, find_model_files
+from cstp_grpc.platform.embedding.model_files import WeightsMissing, default_locations, find_model_files, is_converted
 from cstp_grpc.platform.storage.locks import hold_file_lock
 
 CONVERTED_FOLDER = "models"
@@ -123,13 +123,17 @@ def build_configured_embedders(settings: EmbeddingSettings, data_dir: Path) -> E
             return Embedders(embedder, embedder)
 
 
-def build_lazy_embedders(settings: EmbeddingSettings, data_dir: Path) -> Embedders:
+def build_lazy_embedders(settings: EmbeddingSettings, data_dir: Path, *, finds_files: bool) -> Embedders:
     """Return the configured embedders, which load a slow model only when the first text is embedded.
 
-    Faults in the model files of `minilm` are reported then, as QueryFailed. Raises ConfigError.
+    Faults in the model files of `minilm` are reported then, as QueryFailed; with `finds_files`, only those of files
+    that were loaded before. Raises ConfigError, and WeightsMissing with `finds_files`.
     """
-    if settings.provider != "minilm":
-        # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
+    # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
+    if settings.provider != "minilm" or (
+        finds_files
+        and not is_converted(find_model_files(settings.model_path, settings.download), data_dir / CONVERTED_FOLDER)
+    ):
         return build_configured_embedders(settings, data_dir)
 
     def load() -> Embedder:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cstp_grpc.platform.config import EmbeddingSettings
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.embedding.model_files import ModelFiles, WeightsMissing, default_locations
 from cstp_grpc.platform.embedding.onnx_embedders import MiniLmEmbedder
-from cstp_grpc.server.wiring.embedding import build_embedder
+from cstp_grpc.server.wiring.embedding import build_embedder, build_lazy_embedders
 
 
 def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
@@ -82,3 +83,24 @@ def test_lexical_does_without_the_libraries_of_the_model(tmp_path: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_converted_model_is_loaded_with_the_first_text(published: ModelFiles, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from cstp_grpc.platform.config import EmbeddingSettings\n"
+        "from cstp_grpc.server.wiring.embedding import build_lazy_embedders\n"
+        "settings = EmbeddingSettings(model_path=sys.argv[1])\n"
+        "embedder = build_lazy_embedders(settings, Path(sys.argv[2]), finds_files=True).queries\n"
+        "print('onnxruntime' in sys.modules, len(embedder.embed(['a ledger'])[0]), 'onnxruntime' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, published.model.parent, tmp_path]
+    starts = [subprocess.run(command, capture_output=True, check=True, text=True, timeout=60) for _ in range(2)]
+    assert [start.stdout for start in starts] == ["True 384 True\n", "False 384 True\n"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.safetensors"])
+def test_faults_of_files_that_were_never_loaded_end_the_start(name: str, tmp_path: Path) -> None:
+    for each in (name, "tokenizer.json"):
+        (tmp_path / each).write_text("not what it should be")
+    with pytest.raises(WeightsMissing):
+        build_lazy_embedders(EmbeddingSettings(model_path=tmp_path), tmp_path / "data", finds_files=True)
