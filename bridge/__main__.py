@@ -20,10 +20,11 @@ import uvloop
 from bridge.app import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc.common.extras import MissingExtra
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
 from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.platform import config
-from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects
+from cstp_grpc.platform.child_process import TaskChannel
 from cstp_grpc.platform.config import ConfigError, Settings, dial_host, join_host_port
 from cstp_grpc.platform.config.exposure import BRIDGE_LISTENERS, check_listeners
 from cstp_grpc.platform.http_listener import raise_descriptor_limit

@@ -16,9 +16,10 @@ from pathlib import Path
 from console.app import run_console
 from console.sessions import ServerTarget
 from console.sign_in import ADVICE
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
 from cstp_grpc.contract.errors import CannotListen, ConfigError
 from cstp_grpc.platform import config
-from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects
+from cstp_grpc.platform.child_process import TaskChannel
 
 logger = logging.getLogger("console")
 

@@ -27,10 +27,11 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ConsoleAccess, ServerStack
 from cstp_grpc.common.extras import MissingExtra, install_command, require_extra
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import RulePreset
-from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
+from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after
 from cstp_grpc.platform.config import ConfigError, ServeSettings, Settings, count_workers
 from cstp_grpc.platform.config.environment import APPROVER_TOKEN_FILE, command_path
 from cstp_grpc.platform.config.exposure import (

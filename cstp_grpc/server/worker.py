@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
+from cstp_grpc.platform.child_process import TaskChannel
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import WorkerTask, log_to_stderr
 from cstp_grpc.server.startup_failures import describe_startup_failure

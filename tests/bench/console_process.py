@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from console import app as console_app
 from console.sessions import ServerTarget
 from cstp_grpc.client.async_client import AsyncCstpClient
-from cstp_grpc.platform.child_process import freeze_loaded_objects
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
 from cstp_grpc.platform.config import ConsoleSettings
 
 CALLS: ContextVar[list[str]] = ContextVar("calls")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import grpc
 
+from cstp_grpc.common.garbage_collection import freeze_loaded_objects
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.platform import config
-from cstp_grpc.platform.child_process import freeze_loaded_objects
 from cstp_grpc.server.app import App
 from tests.bench.clients import OTHER_TOKEN, TOKEN
 

@@ -93,7 +93,7 @@ def test_converted_model_is_loaded_with_the_first_text(published: ModelFiles, tm
         "embedder = build_lazy_embedders(settings, Path(sys.argv[2]), finds_files=True).queries\n"
         "print('onnxruntime' in sys.modules, len(embedder.embed(['a ledger'])[0]), 'onnxruntime' in sys.modules)"
     )
-    command = [sys.executable, "-c", program, published.model.parent, tmp_path]
+    command = [sys.executable, "-c", program, str(published.model.parent), str(tmp_path)]
     starts = [subprocess.run(command, capture_output=True, check=True, text=True, timeout=60) for _ in range(2)]
     assert [start.stdout for start in starts] == ["True 384 True\n", "False 384 True\n"]
 
