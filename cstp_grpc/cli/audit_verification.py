@@ -201,6 +201,7 @@ def exit_unless_whole(report: audit_pb2.AuditReport) -> None:
 
 
 def print_report(out: Output, report: audit_pb2.AuditReport, findings: Sequence[audit_pb2.AuditFinding]) -> None:
+    """Print a report for people."""
     entries = count_noun(report.entries, "entry", "entries")
     chains = count_noun(report.chains, "chain")
     out.line(f"{entries} in {chains}, signed by {count_noun(report.checkpoints, 'checkpoint')}.")

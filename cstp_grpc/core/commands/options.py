@@ -135,6 +135,7 @@ def program_name(word: str) -> str:
 
 
 def split_arguments(program: str, arguments: Sequence[str]) -> SplitArguments:
+    """Split the arguments of a program."""
     takes_value = VALUE_OPTIONS.get(program, frozenset())
     flags: list[str] = []
     operands: list[str] = []

@@ -141,6 +141,7 @@ NAMED_KINDS: Final = (
 
 
 def locate_path(resolved: str, project: str) -> set[str]:
+    """Return the location of a resolved path."""
     base, _, last = resolved.rpartition("/")
     is_everything = last in GLOB_ALL
     folder = (base or ("/" if resolved.startswith("/") else ".")) if is_everything else resolved

@@ -61,6 +61,7 @@ class DecisionQueries:
     async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
+        """Search decisions."""
         if request.agents:
             # A peer that reads only a part of the shared decisions gets the answer of this agent alone.
             reject_agents(

@@ -311,6 +311,7 @@ class EvaluationPlan:
 
 
 def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, model.InputDeclaration]) -> EvaluationPlan:
+    """Return the plan for the guardrails in these batches."""
     rules = [rule for batch in batches for rule in batch.rules]
     expressions = [expression for rule in rules for expression in rule.guardrail.expressions]
     # Sorted, so that the answers of all processes name the assumed inputs in the same order.

@@ -212,6 +212,7 @@ def read_replies(replies: Iterable[PeerReply], peers: Iterable[Peer], required: 
 
 
 def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerResponse:
+    """Read the reply of a peer."""
     if reply.status is not PeerStatus.ANSWERED:
         return failed_response(reply, required)
     message, verdict, matches, feedback = reply.answer, None, None, None

@@ -75,6 +75,7 @@ class PushParts:
 
 
 def build_push_notifications(shared: SharedParts, addresses: PushUrlPolicy, tasks: SqlTaskStore) -> PushParts:
+    """Build push notifications of changes of tasks."""
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     store = SqlPushStore(database)
     kept = timedelta(days=settings.a2a.task_days)
