@@ -63,6 +63,7 @@ def generate(target: Path) -> dict[str, str]:
     for name, text in generate_client.render_modules(files).items():
         (target / name).write_text(text)
     (target / "error_reasons.py").write_text(generate_errors.python_module(reasons))
+    (target / "retries.py").write_text(retries_module())
     (target / "service_config.json").write_text(json.dumps(service_config(files, reasons), indent=2) + "\n")
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()
@@ -124,6 +125,15 @@ def places_module(files: FileDescriptorSet) -> str:
         f"{head}\n\nSERVICE_MODULES: dict[str, str] = {{\n{by_service}}}\n"
         f"\nMETHOD_MODULES: dict[str, str] = {{\n{lines}}}\n"
     )
+
+
+def retries_module() -> str:
+    """Return a module with the policy of the service config, which is read sooner than the whole config."""
+    values = {"ATTEMPTS": RETRY_POLICY["maxAttempts"], "MULTIPLIER": RETRY_POLICY["backoffMultiplier"]}
+    for name, key in (("INITIAL_BACKOFF", "initialBackoff"), ("MAX_BACKOFF", "maxBackoff")):
+        values[name] = float(str(RETRY_POLICY[key]).removesuffix("s"))
+    lines = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    return f'"""The retries of idempotent methods; delays are in seconds."""\n\n{lines}'
 
 
 def service_config(files: FileDescriptorSet, reasons: list[Reason]) -> dict[str, object]:

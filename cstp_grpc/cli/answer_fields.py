@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cstp_grpc.cli.console import Console, Text, TextTable
@@ -94,6 +92,9 @@ def field_texts(message: Message, *templates: str) -> list[str]:
 
 def fill_template(message: Message, template: str) -> str:
     """Return a template with its fields filled in, or empty if one of these is empty."""
+    # Imported here: only messages need it.
+    from string import Formatter
+
     names = [name for _, name, _, _ in Formatter().parse(template) if name]
     texts = [field_text(message, name) for name in names]
     parts = (text for text, *_ in Formatter().parse(template))
@@ -103,6 +104,9 @@ def fill_template(message: Message, template: str) -> str:
 
 
 def shorten_line(text: str) -> str:
+    # Imported here: most answers have no lesson.
+    import textwrap
+
     return textwrap.shorten(text, MAX_LESSON, placeholder=" …")
 
 

@@ -72,8 +72,10 @@ class Text:
 
     def lines(self) -> Iterator[Text]:
         """Yield the lines, with spaces in place of tabs."""
-        for line in re.finditer(r"^.*$", self.plain, re.MULTILINE):
-            yield self.cut(*line.span()).expand_tabs()
+        start = 0
+        for line in self.plain.split("\n"):
+            yield self.cut(start, start + len(line)).expand_tabs()
+            start += len(line) + 1
 
     def expand_tabs(self) -> Text:
         column = 0
@@ -148,7 +150,7 @@ def break_lines(text: Text, width: int) -> Iterator[Text]:
 
 def break_offsets(line: str, width: int) -> Iterator[int]:
     """Yield the offsets at which a line is broken to fit a width; a longer single word is not broken."""
-    if width == UNBOUNDED:
+    if 2 * len(line) <= width:
         return
     used = begun = len(line) - len(line.lstrip())
     for word in re.finditer(WORD, line):

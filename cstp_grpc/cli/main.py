@@ -112,7 +112,7 @@ MEANT_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The commands that users may mean by names that no command has."""
 
-EXAMPLE: Final = re.compile(r"^Examples?:\n((?:.*\\\n)*.*)", re.MULTILINE)
+EXAMPLE: Final = r"^Examples?:\n((?:.*\\\n)*.*)"
 """The first example in a command's help, with its continuation lines."""
 
 
@@ -186,7 +186,7 @@ class LazyCommandGroup(click.Group):
 
 
 def find_example(command: click.Command) -> str | None:
-    found = EXAMPLE.search(inspect.cleandoc(command.help or ""))
+    found = re.search(EXAMPLE, inspect.cleandoc(command.help or ""), re.MULTILINE)
     return found[1] if found else None
 
 

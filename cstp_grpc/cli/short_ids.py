@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
 
-FULL_ID: Final = re.compile(r"[a-z]{3}-[0-9a-f]{20}")
-SHORT_ID: Final = re.compile(r"(?:[a-z]{3}-)?[0-9a-f]{1,19}")
+FULL_ID: Final = r"[a-z]{3}-[0-9a-f]{20}"
+SHORT_ID: Final = r"(?:[a-z]{3}-)?[0-9a-f]{1,19}"
 MAX_CANDIDATES: Final = 5
 LISTINGS: Final[Mapping[str, tuple[str, str]]] = {
     "dec-": ("list_decisions", "title"),
@@ -39,7 +39,7 @@ class IdType(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
         """Return an identifier, or a ShortId if it is shorter than all."""
-        if FULL_ID.fullmatch(value) or not SHORT_ID.fullmatch(value):
+        if re.fullmatch(FULL_ID, value) or not re.fullmatch(SHORT_ID, value):
             return value
         return ShortId(value if "-" in value else self._kind + value)
 

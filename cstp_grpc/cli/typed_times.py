@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 
 import click
 
-from cstp_grpc.common.typed_times import parse_time
-
 
 def parse_past(text: str) -> datetime:
     """Parse a time, where a length such as `7d` or a weekday is in the past. Raises click.BadParameter."""
@@ -21,6 +19,9 @@ def parse_future(text: str) -> datetime:
 
 def parse_option(text: str, *, is_future: bool) -> datetime:
     """Parse a time, and print how words were understood. Raises click.BadParameter."""
+    # Imported here: only options with a time need it.
+    from cstp_grpc.common.typed_times import parse_time
+
     try:
         found = parse_time(text, datetime.now(UTC), is_future=is_future)
     except ValueError as error:

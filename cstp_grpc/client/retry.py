@@ -7,11 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument
-from cstp_grpc.contract.service_config import service_config
+from cstp_grpc.gen import retries
 
 T = TypeVar("T")
-
-DEFAULT_BACKOFF = service_config().backoff
 
 MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 """The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
@@ -26,13 +24,13 @@ class RetryPolicy(NamedTuple):
     server takes precedence.
     """
 
-    attempts: int = DEFAULT_BACKOFF.attempts
+    attempts: int = retries.ATTEMPTS
     """Maximum number of attempts; 1 disables retries."""
-    base: float = DEFAULT_BACKOFF.initial
+    base: float = retries.INITIAL_BACKOFF
     """Upper bound of the first delay, in seconds."""
-    cap: float = DEFAULT_BACKOFF.max_delay
+    cap: float = retries.MAX_BACKOFF
     """Upper bound of every delay in seconds, unless the server demands more."""
-    multiplier: float = DEFAULT_BACKOFF.multiplier
+    multiplier: float = retries.MULTIPLIER
     """Growth factor of the upper bound from one delay to the next."""
 
 

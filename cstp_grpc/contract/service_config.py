@@ -1,4 +1,4 @@
-"""The timeouts, retries and load balancing of the contract's methods, as generated."""
+"""The timeouts and load balancing of the contract's methods, as generated."""
 
 from __future__ import annotations
 
@@ -12,20 +12,9 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class BackoffConfig:
-    """Retry attempts and delays, in seconds."""
-
-    attempts: int
-    initial: float
-    multiplier: float
-    max_delay: float
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """Timeouts, retries and load balancing of the contract's methods."""
+    """Timeouts and load balancing of the contract's methods."""
 
-    backoff: BackoffConfig
     timeouts: Mapping[str, float]
     """The timeout of each method in seconds, by gRPC path; not for response streams."""
     balancing: str
@@ -42,15 +31,7 @@ def service_config() -> ServiceConfig:
     assert generated is not None, "it is part of the package"
     content = json.loads(generated)
     methods = content.pop("methodConfig")
-    # All methods that are retried have the same policy; unpacking fails if the contract ever gives two.
-    (policy,) = [method["retryPolicy"] for method in methods if "retryPolicy" in method]
     return ServiceConfig(
-        backoff=BackoffConfig(
-            attempts=policy["maxAttempts"],
-            initial=parse_duration(policy["initialBackoff"]),
-            multiplier=policy["backoffMultiplier"],
-            max_delay=parse_duration(policy["maxBackoff"]),
-        ),
         timeouts={
             f"/{name['service']}/{name['method']}": parse_duration(method["timeout"])
             for method in methods
