@@ -10,6 +10,7 @@ from tests.bench.cpu_time import cpu_seconds, run_to_end
 from tests.bench.memory import MANY
 from tests.bench.proc import listeners, memory_of
 from tests.bench.processes import stop
+from tests.bench.resident import CountedResident, counted_resident
 from tests.bench.results import Better
 from tests.bench.run import Run
 from tests.bench.stack import CSTP, Stack, clean_environment, configure
@@ -101,9 +102,20 @@ def measure_commands(run: Run, stack: Stack) -> None:
     # Once before: the first run makes the journal of the data folder.
     run_to_end(commands["hook-local"][0], clean_environment(), EVENT)
     spent = dict.fromkeys(commands, 0.0)
-    for _ in range(REPEATS):
-        for name, (command, event) in commands.items():
-            spent[name] += run_to_end(command, clean_environment(), event)[1]
-    for name in list(commands)[1:]:
+    resident_hook = [*commands["hook-local"][0], "--resident"]
+    with counted_resident() as resident:
+        # Once before: loading counts for the first hook.
+        run_resident_hook(resident, resident_hook)
+        spent["hook-resident"] = sum(run_resident_hook(resident, resident_hook) for _ in range(REPEATS))
+        for _ in range(REPEATS):
+            for name, (command, event) in commands.items():
+                spent[name] += run_to_end(command, clean_environment(), event)[1]
+    for name in list(spent)[1:]:
         run.add(f"{name}.cpu", "x", Better.LOWER, [spent[name] / spent["nothing"]])
         run.add(f"{name}.cpu-seconds", "s", Better.LOWER, [spent[name] / REPEATS])
+
+
+def run_resident_hook(resident: CountedResident, command: list[str]) -> float:
+    """Run a hook that the resident process answers, and return the CPU seconds of both."""
+    client = run_to_end(command, resident.environment, EVENT)[1]
+    return client + resident.take_cpu()
