@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,6 +21,7 @@ from cstp_grpc.core.guardrails import cel_cost, cel_text, cel_variables
 from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
 from cstp_grpc.core.guardrails.cel_variables import STAKES_ORDER
+from cstp_grpc.core.guardrails.compiled_expressions import CompiledExpressions
 from cstp_grpc.core.guardrails.fact_readers import CODE_READERS, COMMAND_TYPE, DESCRIPTORS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import InputType
@@ -225,6 +228,8 @@ class CelPredicateBatch:
         return result if isinstance(result, list) else None
 
 
+COMPILED: Final = CompiledExpressions(Path(cel.__file__))
+"""The expressions of packaged rules that this installation compiled before."""
 MAX_REMEMBERED: Final = 1000
 """How many conditions an environment remembers. Chosen: twice as many as large rulebooks have."""
 MAX_ENVIRONMENTS: Final = 50
@@ -266,6 +271,9 @@ class CelEnvironment:
         variables |= {cel_variables.PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[cel_variables.presence_variable(name)] = cel.Type.BOOL
+        self._signature = hashlib.sha256(
+            repr(sorted((name, str(kind)) for name, kind in variables.items())).encode()
+        ).digest()
         self._env = cel.NewEnv(
             descriptor_pool=DESCRIPTORS,
             config=base_environment_config(),
@@ -337,10 +345,15 @@ class CelEnvironment:
         return self._env.Activation(values)
 
     def _compile(self, text: str) -> cel.Expression:
+        key = hashlib.sha256(self._signature + text.encode("utf-8", "surrogatepass")).digest()
+        if (known := COMPILED.find(key)) is not None:
+            return self._env.deserialize(known)
         try:
-            return self._env.compile(text)
+            expression = self._env.compile(text)
         except RuntimeError as error:
             raise RuleExpressionError(cel_text.explain_compile_error(str(error))) from None
+        COMPILED.add(key, expression.serialize())
+        return expression
 
     def _check_time_literal(self, literal: str) -> None:
         """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.guardrails.cel_engine import COMPILED
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
 from cstp_grpc.core.guardrails.reloading import RulebookReloader, RuleLoader
@@ -48,6 +49,8 @@ def open_rules(
     loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, disabled, warms_up=warms_up)
     copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
     rules = RulesInForce(load_first_rules(loader, copy))
+    # Those of other files are nobody else's business.
+    COMPILED.finish(keep=guardrails.config_path is None)
     if copy is not None:
         rules.follow(lambda loaded: copy.write(loaded.files))
     return RuleParts(rules, RulebookReloader(loader, rules))
