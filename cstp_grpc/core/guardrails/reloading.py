@@ -43,8 +43,7 @@ FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
 class RuleLoader:
     """Loads the rules of a server; `server_keys` are keys of contexts that the server itself reads.
 
-    `disabled` are packaged rulebooks by name, which are left out. With `warms_up`, all rules are prepared before the
-    first check.
+    `disabled` are packaged rulebooks by name, which are left out.
     """
 
     def __init__(
@@ -54,11 +53,8 @@ class RuleLoader:
         server_keys: frozenset[str],
         clock: Callable[[], datetime],
         disabled: Collection[str] = (),
-        *,
-        warms_up: bool = True,
     ) -> None:
         self.path = path
-        self._warms_up = warms_up
         self._disabled = frozenset(disabled)
         self.clock = clock
         self._policy = policy
@@ -74,9 +70,6 @@ class RuleLoader:
         now = self.clock()
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
-        # Here, and not in the first check, which would wait until every rule is prepared once.
-        if self._warms_up:
-            evaluator.warm_up()
         return rules_in_force.LoadedRules(tuple(files), rule_set, evaluator, rules_in_force.RuleListing(rule_set, now))
 
 
@@ -116,6 +109,9 @@ class RulebookReloader(PeriodicTask):
 
     def _look(self) -> None:
         """Load the rules if their files have changed."""
+        if self._seen is None:
+            # Not before the server listens, and in few cases by the first check.
+            self._rules.current.evaluator.warm_up()
         is_requested = self._requested.is_set()
         self._requested.clear()
         stamps = self._read_stamps()
@@ -146,6 +142,7 @@ class RulebookReloader(PeriodicTask):
         try:
             with frequent_switches():
                 loaded = self._loader.load(files, unreadable)
+                loaded.evaluator.warm_up()
             self._rules.replace(loaded)
         except rulebook.RulebookError as error:
             self._report_failure(error)

@@ -45,8 +45,7 @@ def open_rules(
     """
     guardrails = settings.cstp.guardrails
     policy = unknown_input_policy(settings)
-    disabled, warms_up = guardrails.disabled_packs, deployment.resident
-    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, disabled, warms_up=warms_up)
+    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, guardrails.disabled_packs)
     copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
     rules = RulesInForce(load_first_rules(loader, copy))
     # Those of other files are nobody else's business.

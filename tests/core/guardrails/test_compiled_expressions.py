@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.core.guardrails import cel_engine
-from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, RuleExpressionError
+from cstp_grpc.core.guardrails.cel_engine import CelEnvironment
+from cstp_grpc.core.guardrails.cel_text import RuleExpressionError
 from cstp_grpc.core.guardrails.compiled_expressions import CompiledExpressions
+from cstp_grpc.core.guardrails.inputs import InputType
 
 KEY, TEXT = b"key", "context.count > 1 && action.description.contains('x')"
 
@@ -70,7 +72,7 @@ def test_kept_expression_evaluates_like_a_compiled_one(engine: Path, monkeypatch
 
     def values() -> list[object]:
         monkeypatch.setattr(cel_engine, "COMPILED", compiled := CompiledExpressions(engine, path))
-        environment = CelEnvironment([("count", "number")])
+        environment = CelEnvironment([("count", InputType.NUMBER)])
         program = environment.compile_one(environment.parse_condition(TEXT))
         with pytest.raises(RuleExpressionError, match="must be a bool"):
             environment.parse_condition("context.count + 1.0")
@@ -81,6 +83,6 @@ def test_kept_expression_evaluates_like_a_compiled_one(engine: Path, monkeypatch
     assert values() == values() != []
     assert path.exists()
     # Another type of the same name is another environment.
-    other = CelEnvironment([("count", "string")])
+    other = CelEnvironment([("count", InputType.STRING)])
     with pytest.raises(RuleExpressionError):
         other.parse_condition(TEXT)
