@@ -450,7 +450,7 @@ class AsyncCstp:
             query: Search text; 1 to 8000 characters, not blank.
             filters: Conditions that answers must meet.
             limit: Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]
-            min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.08 unless changed]
+            min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]
             include_reasons: Whether to answer with the types of the decisions' reasons. Their texts are never part of a
                 query's answer.
             agent: Who the agent says it is.

@@ -1186,7 +1186,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.QueryDecisionsRequest.include_reasons': "Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.",
     'cstp.v1.QueryDecisionsRequest.limit': "Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]",
     'cstp.v1.QueryDecisionsRequest.min_journal_revision': 'The journalRevision of an earlier response to this agent: the search covers the journal at that revision or later, on whichever server. 1 to 100 characters; without it, recent writes of other servers may be missing. It is not sent to peers.',
-    'cstp.v1.QueryDecisionsRequest.min_score': 'Minimum score of a result, 0 to 1. [default: the configured score, 0.08 unless changed]',
+    'cstp.v1.QueryDecisionsRequest.min_score': 'Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]',
     'cstp.v1.QueryDecisionsRequest.query': 'Search text; 1 to 8000 characters, not blank.',
     'cstp.v1.QueryDecisionsRequest.scope': 'Who answers. [default: the configured scope for the category and stakes]',
     'cstp.v1.QueryDecisionsResponse': 'Results of a search.',

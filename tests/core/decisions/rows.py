@@ -18,13 +18,14 @@ from cstp_grpc.core.decisions.search.relevance import (
     CATEGORY_WEIGHT,
     COINCIDENTAL_WORDS,
     CONCLUSIVE_COVERAGE,
-    COVERAGE_WEIGHT,
     IDENTIFIER_WEIGHT,
     NAME_WEIGHT,
     PROJECT_WEIGHT,
+    UNKNOWN_WORDS_WEIGHT,
     Favoured,
     RankedQuery,
     RelevanceCurve,
+    weights_of_words,
 )
 from cstp_grpc.core.decisions.search.word_index import inverse_document_frequency
 from cstp_grpc.core.decisions.store import IndexRow, PassageVectors, Vector
@@ -161,6 +162,9 @@ class SlowMatrix:
         curve = query.curve.for_query(
             np.array([round(float(np.vecdot(each.passages.vectors, query.vector).max()), 6) for each in corpus])
         )
+        known = {term.hash for term in query.terms} & {int(key) for each in corpus for key in each.terms["hash"]}
+        if query.curve.spread is not None and not known:
+            curve = curve.raised(UNKNOWN_WORDS_WEIGHT)
         results = [(key, round(curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
         return [one for one in results if one[1] >= min_score][:limit]
 
@@ -183,9 +187,10 @@ class SlowMatrix:
                 )
         coverage = covered / (bound or 1)
         full = min(COINCIDENTAL_WORDS * squares / (bound or 1) ** 2, CONCLUSIVE_COVERAGE)
+        linear, squared = weights_of_words(query.length)
         favoured = query.favoured
         return (
-            COVERAGE_WEIGHT * coverage * (min(coverage / full, 1) if full else 0)
+            coverage * (linear + squared * (min(coverage / full, 1) if full else 0))
             + NAME_WEIGHT * named
             + IDENTIFIER_WEIGHT * (query.is_identifier and identified)
             + CATEGORY_WEIGHT * (favoured.category is not None and item.category == favoured.category)

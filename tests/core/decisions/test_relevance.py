@@ -7,36 +7,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.core.decisions.search.relevance import COVERAGE_WEIGHT, RelevanceCurve, evidence_of_words
+from cstp_grpc.core.decisions.search.relevance import (
+    LONG_QUERY,
+    RelevanceCurve,
+    evidence_of_words,
+    weights_of_words,
+)
 
 coverages = st.lists(st.floats(0, 1), min_size=1, max_size=20).map(sorted)
 rarities = st.lists(st.floats(0.01, 12), min_size=1, max_size=50)
 
 
-@given(coverages, rarities)
-def test_who_covers_more_of_a_query_has_more_evidence(coverage: list[float], rarity: list[float]) -> None:
-    evidence = evidence_of_words(np.array(coverage), rarity)
+lengths = st.integers(0, 200)
+
+
+@given(coverages, rarities, lengths)
+def test_who_covers_more_of_a_query_has_more_evidence(coverage: list[float], rarity: list[float], length: int) -> None:
+    evidence = evidence_of_words(np.array(coverage), rarity, length)
     assert (np.diff(evidence) >= 0).all()
-    assert ((evidence >= 0) & (evidence <= COVERAGE_WEIGHT * np.array(coverage) + 1e-12)).all()
+    assert ((evidence >= 0) & (evidence <= sum(weights_of_words(length)) * np.array(coverage) + 1e-12)).all()
 
 
-@given(rarities)
-def test_a_query_that_is_covered_counts_in_full(rarity: list[float]) -> None:
-    assert evidence_of_words(np.array([1.0]), rarity) == pytest.approx(COVERAGE_WEIGHT)
+@given(rarities, lengths)
+def test_a_query_that_is_covered_counts_in_full(rarity: list[float], length: int) -> None:
+    assert evidence_of_words(np.array([1.0]), rarity, length) == pytest.approx(sum(weights_of_words(length)))
 
 
 def test_one_word_of_three_says_less_than_a_third_of_three() -> None:
-    one, three = evidence_of_words(np.array([0.3, 0.9]), [2.0, 2.0, 2.0])
-    assert one < three / 4
+    one, three = evidence_of_words(np.array([0.3, 0.9]), [2.0, 2.0, 2.0], 3)
+    assert one < three / 3
 
 
 def test_one_word_of_many_is_as_much_as_its_share() -> None:
-    few = evidence_of_words(np.array([0.1]), [1.0] * 100)
-    assert few == pytest.approx(0.1 * COVERAGE_WEIGHT)
+    few = evidence_of_words(np.array([0.1]), [1.0] * 100, 100)
+    assert few == pytest.approx(0.1 * sum(weights_of_words(100)))
+
+
+@given(st.integers(0, LONG_QUERY - 1))
+def test_covering_a_long_query_says_more(length: int) -> None:
+    assert sum(weights_of_words(length)) < sum(weights_of_words(LONG_QUERY))
 
 
 def test_a_query_of_unknown_words_is_no_evidence() -> None:
-    assert evidence_of_words(np.zeros(3), []).tolist() == [0, 0, 0]
+    assert evidence_of_words(np.zeros(3), [], 0).tolist() == [0, 0, 0]
 
 
 CURVE = RelevanceCurve(slope=6, midpoint=0.45, spread=0.1)

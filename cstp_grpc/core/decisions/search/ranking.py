@@ -226,17 +226,18 @@ class CandidateRows:
     def curve(self, query: relevance.RankedQuery) -> relevance.RelevanceCurve:
         """Return the curve for a query, by its similarities to a sample of the rows that the caller may read.
 
-        The sample does not depend on the filter, so that a decision has the same score under any.
+        It is raised if none of these has any of its words. Neither depends on the filter, so that a decision has the
+        same score under any.
         """
         if query.curve.spread is None:
             return query.curve
         if self._known_curve is None or self._known_curve[0] is not query:
             scan, sample = self._scan(query), self._readable.sample
             similarities = self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
-            self._known_curve = (
-                query,
-                query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS)),
-            )
+            curve = query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS))
+            if not len(self._word_evidence(query).rows):
+                curve = curve.raised(relevance.UNKNOWN_WORDS_WEIGHT)
+            self._known_curve = query, curve
         return self._known_curve[1]
 
     def _scan(self, query: relevance.RankedQuery) -> Similarities | None:
@@ -321,7 +322,7 @@ class CandidateRows:
             term.count * inverse_document_frequency(self._readable.count, count)
             for term, count in zip(terms, found.counts, strict=True)
         ]
-        words = sum_word_evidence(terms, rarities, found, self._snapshot.size)
+        words = sum_word_evidence(terms, rarities, found, query.length, self._snapshot.size)
         if query.is_identifier:
             words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += relevance.IDENTIFIER_WEIGHT
         self._known_words = query, words
@@ -385,9 +386,12 @@ class CandidateRows:
 
 
 def sum_word_evidence(
-    terms: Sequence[QueryTerm], rarities: Sequence[float], found: FoundTerms, size: int
+    terms: Sequence[QueryTerm], rarities: Sequence[float], found: FoundTerms, length: int, size: int
 ) -> WordEvidence:
-    """Return the evidence of terms that were found, given how rare each is, for the rows of `size` that have any."""
+    """Return the evidence of terms that were found, given how rare each is, for the rows of `size` that have any.
+
+    The query has `length` words.
+    """
     postings, counts = found.postings, found.counts
     if not len(postings.rows):
         return NO_WORDS
@@ -413,7 +417,7 @@ def sum_word_evidence(
         rarity for term, rarity, count in zip(terms, rarities, counts, strict=True) if count or not term.is_compound
     ]
     coverage = covered / sum(counted)
-    added = relevance.evidence_of_words(coverage, counted)
+    added = relevance.evidence_of_words(coverage, counted, length)
     added[(fields & NAME_FIELD) != 0] += relevance.NAME_WEIGHT
     return WordEvidence(rows, coverage, added, fields)
 
