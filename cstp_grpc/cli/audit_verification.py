@@ -74,7 +74,7 @@ def reads_trail(command: shared.Command) -> shared.Command:
 @contextmanager
 def open_trail(choice: ServerChoice, timeout: float | None) -> Iterator[TrailReader]:
     if is_server_chosen(choice):
-        with shared.connected_client(choice, timeout) as client:
+        with shared.endpoint_of_choice(choice).connect(timeout) as client:
             yield partial(ask_server, client)
     else:
         with open_database_proofs() as proofs:
@@ -270,7 +270,7 @@ def public_key_command(choice: ServerChoice, timeout: float | None) -> None:
     """
     out = Output(json_wanted=shared.current_state().json_wanted)
     if is_server_chosen(choice):
-        with shared.connected_client(choice, timeout) as client:
+        with shared.endpoint_of_choice(choice).connect(timeout) as client:
             answer = client.get_public_key()
     else:
         answer = read_configured_key()

@@ -26,7 +26,6 @@ from cstp_grpc.platform.config.environment import command_environment
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
-    from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
 
 T = TypeVar("T")
@@ -339,10 +338,11 @@ def with_output(command: Command) -> Command:
     return wrapper
 
 
-def with_client(command: Command, role: str | None = None) -> Command:
+def with_client(command: Command, role: str | None = None, connect: str = "connect") -> Command:
     """Add the options that choose a server, and pass the command a client of it and the Output.
 
     `role` is the agent of this machine's own server to act as, unless an option or the environment chooses another one.
+    `connect` is the method of Endpoint that returns the client.
     """
 
     @server_options
@@ -350,28 +350,15 @@ def with_client(command: Command, role: str | None = None) -> Command:
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
-        with connected_client(choice if role is None else choice._replace(role=role), timeout) as client:
+        endpoint = endpoint_of_choice(choice if role is None else choice._replace(role=role))
+        with getattr(endpoint, connect)(timeout) as client:
             command(client, Output(json_wanted=current_state().json_wanted), *args, **complete_ids(client, kwargs))
 
     return wrapper
 
 
-def with_json_client(command: Command) -> Command:
-    """Add the options that choose a server, and pass the command a JsonClient of it and the Output."""
-
-    @server_options
-    @json_option
-    @config_option
-    @functools.wraps(command)
-    def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
-        with endpoint_of_choice(choice).connect_json(timeout) as client:
-            command(client, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
-
-    return wrapper
-
-
-def connected_client(choice: ServerChoice, timeout: float | None) -> CstpClient:
-    return endpoint_of_choice(choice).connect(timeout)
+with_json_client = functools.partial(with_client, connect="connect_json")
+"""Passes a JsonClient, which takes less to load."""
 
 
 def endpoint_of_choice(choice: ServerChoice) -> Endpoint:

@@ -83,7 +83,7 @@ def list_command(path: Path | None, choice: ServerChoice, timeout: float | None)
         else:
             out.show(lambda console: rule_output.print_rule_set(console, rules))
         return
-    with shared.connected_client(choice, timeout) as client:
+    with shared.endpoint_of_choice(choice).connect(timeout) as client:
         answer = list_all(client, "cstp.listGuardrails", guardrails_pb2.ListGuardrailsRequest(page_size=PAGE_SIZE))
     out.answer(answer, lambda console, found: rule_output.print_guardrails(console, found))
 
@@ -104,7 +104,7 @@ def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | Non
         refuse_server_options(choice, timeout)
         answer = list_inputs_of_files(path)
     else:
-        with shared.connected_client(choice, timeout) as client:
+        with shared.endpoint_of_choice(choice).connect(timeout) as client:
             answer = list_all(client, "cstp.listInputs", guardrails_pb2.ListInputsRequest(page_size=PAGE_SIZE))
     out.answer(answer, lambda console, found: rule_output.print_inputs(console, found))
 
@@ -183,7 +183,7 @@ def explain_command(
         refuse_server_options(choice, timeout)
         answer = explain_by_files(rules, request)
     else:
-        with shared.connected_client(choice, timeout) as client:
+        with shared.endpoint_of_choice(choice).connect(timeout) as client:
             answer = list_all(client, "cstp.explainGuardrails", request)
     out = Output(json_wanted=shared.current_state().json_wanted)
     out.answer(answer, lambda console, found: rule_output.print_explanations(console, found))

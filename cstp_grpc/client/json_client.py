@@ -5,6 +5,7 @@ Over HTTP, neither gRPC nor Protobuf is loaded, which takes several times as lon
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ def open_json_client(
 ) -> JsonClient:
     """Return a client for a target, with options as CstpClient has them. Raises InvalidArgument and ConfigError."""
     if target_scheme(target) in {"http", "https"}:
-        return HttpJsonClient(target, token, bound_timeout(timeout), retries, **connection)
+        return HttpJsonClient(target, token, bound_timeout(timeout), retries, connection)
     from cstp_grpc.client.cstp_client import CstpClient
 
     return MessageJsonClient(CstpClient(target, token, timeout=timeout, retries=retries, **connection))
@@ -61,24 +62,18 @@ class HttpJsonClient(JsonClient):
     """Calls a bridge, and retries transient failures."""
 
     def __init__(
-        self,
-        target: str,
-        token: str | None,
-        timeout: float,
-        retries: RetryPolicy,
-        *,
-        root_certificates: bytes | None = None,
-        agent: str | None = None,
-        config: str | Path | None = None,  # noqa: ARG002 - for data folders
-        client_certificate: str | Path | None = None,
+        self, target: str, token: str | None, timeout: float, retries: RetryPolicy, options: ConnectionOptions
     ) -> None:
-        check_identity(target, token, agent)
-        shown = None if client_certificate is None else Path(client_certificate)
-        require_tls(target_scheme(target), shown)
+        check_identity(target, token, options.get("agent"))
+        shown = options.get("client_certificate")
+        certificate = None if shown is None else Path(shown)
+        require_tls(target_scheme(target), certificate)
+        authorities = options.get("root_certificates")
         self._connection = JsonRpcConnection(
-            target, token, root_certificates=root_certificates, client_certificate=shown
+            target, token, root_certificates=authorities, client_certificate=certificate
         )
-        self._retrier = Retrier(retries, time.sleep, draw_random, time.monotonic)
+        # Not by the module random, which takes longer to load than the rest of this one.
+        self._retrier = Retrier(retries, time.sleep, lambda: os.urandom(1)[0] / 256, time.monotonic)
         self._timeout = timeout
 
     def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -86,8 +81,12 @@ class HttpJsonClient(JsonClient):
             try:
                 return self._connection.call(method, params, left)
             except CstpError as error:
-                # Not asked before: it loads Protobuf.
-                error.final = error.final or (is_transient_failure(error) and not is_method_retry_safe(method))
+                if is_transient_failure(error):
+                    # Imported here: only failures need them, and they load Protobuf.
+                    from cstp_grpc.client.call_steps import is_retry_safe
+                    from cstp_grpc.contract.methods import method_by_name
+
+                    error.final = not is_retry_safe(method_by_name(method))
                 raise
 
         return self._retrier.run(attempt, self._timeout, repeatable=True)
@@ -102,7 +101,7 @@ class MessageJsonClient(JsonClient):
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def send(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         from cstp_grpc.contract import json_codec
         from cstp_grpc.contract.errors import InvalidArgument
         from cstp_grpc.contract.methods import method_by_name
@@ -113,21 +112,6 @@ class MessageJsonClient(JsonClient):
         except json_codec.CodecError as error:
             raise InvalidArgument(str(error), violations=error.violations) from error
         return json_codec.to_json(self._client.call(described, request))
-
-
-def draw_random() -> float:
-    """Return a random number from 0 to 1."""
-    # Imported here: only a retry needs it.
-    import random
-
-    return random.random()  # noqa: S311 - it is a delay
-
-
-def is_method_retry_safe(method: str) -> bool:
-    from cstp_grpc.client.call_steps import is_retry_safe
-    from cstp_grpc.contract.methods import method_by_name
-
-    return is_retry_safe(method_by_name(method))
 
 
 def params_of_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,15 +130,11 @@ class ClientCalls:
 
     def call(self, method: str, params: JsonObject) -> JsonObject:
         """Return the result. Raises ServerCallFailed."""
-        from cstp_grpc.contract import json_codec
+        from cstp_grpc.client.json_client import MessageJsonClient
         from cstp_grpc.contract.errors import CstpError
-        from cstp_grpc.contract.methods import method_by_name
 
-        described = method_by_name(method)
         try:
-            return json_codec.to_json(self._client.call(described, json_codec.from_json(params, described.request)))
-        except json_codec.CodecError as error:
-            raise ServerCallFailed(str(error), "INVALID_ARGUMENT") from error
+            return MessageJsonClient(self._client).send(method, params)
         except CstpError as error:
             # The client uses the contract's field names; `project` and `paths` have the same names in JSON.
             violations = {violation.field: violation.description for violation in error.violations}
