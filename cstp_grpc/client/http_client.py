@@ -158,7 +158,7 @@ class HttpClient:
         `max_bytes` is the size of the largest body that `fetch` returns.
         """
         self._tls = tls
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._dial = PinnedAddressDialer(permitted)
         self._clock = clock
 
@@ -175,8 +175,8 @@ class HttpClient:
             for piece in response.pieces():
                 received += piece
                 # Counted as they arrive: a declared length may be wrong or missing.
-                if len(received) > self._max_bytes:
-                    raise ResponseTooLarge(f"more than {self._max_bytes} bytes")
+                if len(received) > self.max_bytes:
+                    raise ResponseTooLarge(f"more than {self.max_bytes} bytes")
             return HttpResponse(response.status, response.headers, bytes(received))
 
     def post(self, url: SplitResult, headers: Mapping[str, str], body: bytes, seconds: float) -> int:

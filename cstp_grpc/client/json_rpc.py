@@ -41,6 +41,7 @@ class JsonRpcConnection:
         root_certificates: bytes | None = None,
         client_certificate: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
@@ -50,7 +51,7 @@ class JsonRpcConnection:
             from cstp_grpc.client.tls import tls_context
 
             tls = tls_context(root_certificates, self._url.scheme, client_certificate)
-        self._http = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES, clock=clock)
+        self._http = HttpClient(tls, max_bytes=max_bytes, clock=clock)
         # Shared by threads: next() of a count is atomic.
         self._ids = itertools.count(1)
 
@@ -88,7 +89,7 @@ def send_http_request(
     except TimeoutError as error:
         raise errors.DeadlineExceeded(f"{url.geturl()} did not answer within {timeout:g} s") from error
     except ResponseTooLarge as error:
-        raise errors.InternalError(f"The server's answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
+        raise errors.InternalError(f"The server's answer is larger than {client.max_bytes} bytes") from error
     except (OSError, HttpProtocolError) as error:
         reason = str(error) or type(error).__name__
         raise errors.ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error

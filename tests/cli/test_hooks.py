@@ -93,7 +93,7 @@ def test_what_becomes_of_a_failure_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--agent", UNUSED], "no server answers at"),
+        (["--agent", UNUSED], "No server answers at"),
         (["--agent", "nobody"], "There is no agent 'nobody'"),
         (["--agent", UNUSED, "--as", "x"], "--as is for --local"),
         (["--config", "missing.yaml"], "missing.yaml"),
@@ -358,7 +358,7 @@ def test_a_file_with_hooks_of_the_user_stays(invoke: Invoke) -> None:
 def test_it_is_said_when_the_hook_takes_effect(invoke: Invoke) -> None:
     codex = invoke("install", "codex", "--yes", "--agent", UNUSED).stdout
     assert "hooks.json: written; codex ignores the hook until you trust it: type /hooks in codex\n" in codex
-    assert "no tool call is checked until the server answers: no server answers at" in codex
+    assert "no tool call is checked until the server answers: No server answers at" in codex
     claude = invoke("install", "claude-code", "--yes", "--agent", UNUSED).stdout
     assert "settings.local.json: written; sessions of claude-code that start from now on use it\n" in claude
     LOCAL.write_text(LOCAL.read_text().replace("{", '{"model": "opus",', 1))

@@ -242,7 +242,7 @@ def test_a_hook_that_is_answered_loads_next_to_nothing(short_folder: Path, monke
     with resident(Path(resident_socket() or "")), event.open() as stdin:
         options = ["hook", "claude-code", "--agent", "http://127.0.0.1:1", "--resident"]
         modules, printed = modules_loaded(short_folder, options, stdin=stdin)
-    assert "no server answers" in printed
+    assert "No server answers" in printed
     assert own(modules) == {
         "cstp_grpc",
         "cstp_grpc.cli",

@@ -59,7 +59,7 @@ def test_an_agent_with_a_prompt_as_its_argument_is_denied(
     answer = answer_below(tmp_path / program, agent, *words, stdin=terminal)
     assert '"deny"' in answer
     assert '"ask"' not in answer
-    assert "no server answers" in answer
+    assert "No server answers" in answer
 
 
 @pytest.mark.parametrize(("agent", "program"), [("gemini-cli", "gemini"), ("copilot", "copilot")])

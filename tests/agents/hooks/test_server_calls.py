@@ -72,7 +72,7 @@ def test_without_a_server_the_policy_decides_and_somebody_is_told(
 ) -> None:
     said = answer(unused_url, policy=policy)
     assert said.decision is decision
-    assert "no server answers at" in (said.notice if policy is FailurePolicy.ALLOW else said.reason)
+    assert "No server answers at" in (said.notice if policy is FailurePolicy.ALLOW else said.reason)
 
 
 @pytest.mark.parametrize("reason", ["AUTHENTICATION_REQUIRED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "RATE_LIMITED"])
@@ -94,7 +94,7 @@ def test_an_answer_that_is_no_verdict_allows_nothing_either(reply: Any) -> None:
 def test_without_a_server_other_events_go_on_with_a_notice(name: str, unused_url: str) -> None:
     said = answer(unused_url, name, policy=FailurePolicy.DENY)
     assert said.decision is HookDecision.NONE
-    assert "no server answers at" in said.notice
+    assert "No server answers at" in said.notice
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_a_server_that_sends_slowly_for_ever_is_left_at_the_deadline() -> None:
         said = answer_event(read_payload(payload("bash")), calls, HookSettings(RULES))
         sender.join()
     assert said.decision is HookDecision.ASK
-    assert "timed out" in said.reason
+    assert "did not answer within 8 s" in said.reason
 
 
 def test_a_redirect_is_not_followed() -> None:
     with http_server(HttpReply(b"", status=307, headers={"Location": "http://127.0.0.1:1/"})) as server:
         said = answer(server.url)
     assert said.decision is HookDecision.ASK
-    assert "HTTP 307" in said.reason
+    assert "redirects to" in said.reason
 
 
 @pytest.mark.parametrize("url", ["http://", "ftp://host", "http://host:port", "https://[::1"])
