@@ -119,9 +119,10 @@ def run_bridge_process(
             check_listeners(settings, BRIDGE_LISTENERS)
         if task.shared_ports:
             settings = with_ports(settings, task.shared_ports)
+        configured = settings.auth.bridge_key
         upstream = replace(
             resolve_upstream(settings, task.target, task.announced),
-            bridge_key=task_key(settings, task),
+            bridge_key=task.bridge_key or (None if configured is None else configured.get_secret_value()),
             client_certificate=settings.server.grpc_client_certificate,
         )
         if require_safe_settings and not settings.serve.insecure:
@@ -138,11 +139,6 @@ def run_bridge_process(
         fail(f"The bridge cannot write its port file: {error}")
         return 1
     return 0
-
-
-def task_key(settings: Settings, task: BridgeTask) -> str | None:
-    configured = settings.auth.bridge_key
-    return task.bridge_key or (None if configured is None else configured.get_secret_value())
 
 
 def print_error(message: str) -> None:

@@ -54,7 +54,7 @@ class EventStreamEndpoint:
 
     def install(self, app: web.Application) -> None:
         """Add the route to an application, at whose shutdown the streams end."""
-        self._forwarder.add_event_path(self._streamed.method, self._streamed.path)
+        self._forwarder.event_paths[self._streamed.method] = self._streamed.path
         app.router.add_get(self._streamed.path, self.stream, allow_head=False)
         app.on_shutdown.append(self._close)
 

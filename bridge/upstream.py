@@ -165,15 +165,12 @@ class Forwarder:
         self._routes = {
             name: build_forwarded_method(channel, method) for name, method in methods.items() if method.public
         }
-        self._event_paths: dict[str, str] = {}
+        self.event_paths: dict[str, str] = {}
+        """The paths at which the answers of streaming methods are events, by their names."""
 
     @property
     def names(self) -> Collection[str]:
         return self._routes.keys()
-
-    def add_event_path(self, name: str, path: str) -> None:
-        """Note the path at which the answers of a streaming method are events."""
-        self._event_paths[name] = path
 
     def is_repeatable(self, name: str, params: Mapping[str, object]) -> bool:
         """Return whether a repeated call has no further effect; an unknown method has no effect.
@@ -206,7 +203,7 @@ class Forwarder:
         if route is None:
             raise MethodNotFound("Method not found")
         if route.invoke is None:
-            where = f"at GET {path} and over gRPC" if (path := self._event_paths.get(name)) else "over gRPC"
+            where = f"at GET {path} and over gRPC" if (path := self.event_paths.get(name)) else "over gRPC"
             detail = f"{name} takes or answers a stream, which works {where} only"
             raise MethodNotFound("Method not found", metadata={DETAIL: detail})
         request = await self._read(route, params, metadata)

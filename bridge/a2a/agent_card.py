@@ -207,7 +207,8 @@ class AgentCardBuilder:
 
     def _cstp_target(self, address: str) -> str:
         """Return the target of the CSTP gRPC server, with `grpcs://` if it uses TLS."""
-        found = self._a2a.public_cstp_target or host_target(address, self._ports.cstp)
+        host = PORT_SUFFIX.sub("", address.partition("://")[2].partition("/")[0])
+        found = self._a2a.public_cstp_target or f"{host}:{self._ports.cstp}"
         return f"grpcs://{found}" if self._ports.cstp_secure and "://" not in found else found
 
     def _capabilities(self, address: str, methods: Iterable[RpcMethod]) -> a2a_pb2.AgentCapabilities:
@@ -261,20 +262,16 @@ def build_skill(method: RpcMethod, *, in_full: bool) -> a2a_pb2.AgentSkill:
     one.
     """
     description = method.description.partition(ERRORS_HEADING)[0]
+    service = method.service.rpartition(".")[2].removesuffix("Service").lower()
+    permissions = () if method.permission == ANY_PERMISSION else method.permissions
     return a2a_pb2.AgentSkill(
         id=method.name,
         name=" ".join(WORD_FORM.findall(method.rpc)).capitalize(),
         description=description if in_full else f"{description.partition('. ')[0].removesuffix('.')}.",
-        tags=skill_tags(method),
+        tags=list(dict.fromkeys(["cstp", service, *permissions])),
         examples=skill_examples(method) if in_full or method.service == CORE_SERVICE else (),
         input_modes=MEDIA_TYPES if method.name == ANNOUNCE_METHOD else (APPLICATION_JSON,),
     )
-
-
-def skill_tags(method: RpcMethod) -> list[str]:
-    service = method.service.rpartition(".")[2].removesuffix("Service").lower()
-    permission = () if method.permission == ANY_PERMISSION else method.permissions
-    return list(dict.fromkeys(["cstp", service, *permission]))
 
 
 def skill_examples(method: RpcMethod) -> Iterable[str]:
@@ -290,12 +287,6 @@ def access_summary(access: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the result of `cstp.getAccess` that the extended card shows."""
     names = {"agent": "requestingAgent", "permissions": "permissions", "guardrails": "guardrails", "limits": "limits"}
     return {name: access[member] for name, member in names.items() if member in access}
-
-
-def host_target(address: str, port: int) -> str:
-    """Return the `host:port` of another server on the host of a URL, with brackets if it has any."""
-    host = address.partition("://")[2].partition("/")[0]
-    return f"{PORT_SUFFIX.sub('', host)}:{port}"
 
 
 BEARER_SCHEME: Final = "bearer"
@@ -396,7 +387,8 @@ class AgentCardEndpoint:
 
     async def agent_card(self, request: web.Request) -> web.Response:
         """Answer with the card of the requested A2A version, or with one that clients of both can read."""
-        version = requested_version(request)
+        match = VERSION_FORM.fullmatch(request.headers.get(VERSION_HEADER, "").strip())
+        version = match[1] if match else ""
         # Every other card has members of 0.3, the merged one too.
         if version != V1_0:
             await load_sdk_v0_3()
@@ -442,12 +434,6 @@ def parse_quality(parameter: str) -> float:
         return 1.0
     match = QUALITY_FORM.fullmatch(parameter)
     return float(match[1]) if match else 0.0
-
-
-def requested_version(request: web.Request) -> str:
-    """Return the A2A version that a request names, without its patch number; empty if it names none."""
-    match = VERSION_FORM.fullmatch(request.headers.get(VERSION_HEADER, "").strip())
-    return match[1] if match else ""
 
 
 def encode_card(card: Mapping[str, Any], signed_by: str) -> CachedCard:

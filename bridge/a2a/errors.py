@@ -67,18 +67,13 @@ def unexpected_error() -> a2a_errors.A2AError:
 def jsonrpc_error(error: a2a_errors.A2AError, request_id: str, *, v0_3: bool) -> dict[str, Any]:
     """Return the `error` member of a JSON-RPC response, for a caller of A2A 1.0 or 0.3."""
     details = [to_any_json(detail) for detail in error_details(error, request_id)]
+    known = a2a_errors.JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[INTERNAL].a2a_code)
     return {
-        "code": jsonrpc_code(error),
+        "code": error_codes(error.failure).a2a_code if isinstance(error, UpstreamError) else known,
         "message": error.message,
         # Clients of 0.3, such as a2a-go, decode an object only; 1.0 requires an array.
         "data": {"details": details} if v0_3 else details,
     }
-
-
-def jsonrpc_code(error: a2a_errors.A2AError) -> int:
-    if isinstance(error, UpstreamError):
-        return error_codes(error.failure).a2a_code
-    return a2a_errors.JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[INTERNAL].a2a_code)
 
 
 def jsonrpc_failure(error: a2a_errors.A2AError) -> CstpError | None:

@@ -144,7 +144,9 @@ class A2aJsonRpcEndpoint:
             outcome = await failed_outcome(call_id, error, http_call, call.method)
             content = jsonrpc.encode_utf8(outcome.response or "")
             status = error_codes(outcome.failure).http_status if outcome.failure else 200
-            if status == 200 and self._wants_stream_of_error(call.method, error):
+            # Clients of 0.3 expect a stream of one event.
+            is_old = self._versions[call.method] == V0_3 and not isinstance(error, VersionNotSupportedError)
+            if status == 200 and is_old:
                 return await http_response.send_single_event(http_call.request, content.decode(), headers)
             response = jsonrpc.json_response(content, http_call.request_id, outcome.failure, http_call.response_headers)
             attach_failures(response, outcome.counted)
@@ -152,10 +154,6 @@ class A2aJsonRpcEndpoint:
         return await http_response.stream_events(
             http_call.request, first, events, http_response.EventEncoder(event_text, error_text), headers
         )
-
-    def _wants_stream_of_error(self, method: str, error: Exception) -> bool:
-        """Return whether an early error must be a stream of one event, as clients of 0.3 expect."""
-        return self._versions[method] == V0_3 and not isinstance(error, VersionNotSupportedError)
 
 
 async def failed_outcome(call_id: str | None, error: Exception, http_call: A2aHttpCall, what: str) -> JsonRpcOutcome:

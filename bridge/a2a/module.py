@@ -68,7 +68,9 @@ class A2aModule:
         self._settings = settings
         self._grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_port)
         announced = upstream.announced or upstream.target
-        ports = AdvertisedPorts(target_port(announced, settings.grpc.port), cstp_secure=is_secure_target(announced))
+        port = announced.rpartition(":")[2]
+        cstp_port = int(port) if port.isdecimal() else settings.grpc.port
+        ports = AdvertisedPorts(cstp_port, cstp_secure=is_secure_target(announced))
         methods = contract_methods(settings.disabled_services).values()
         cards = AgentCardBuilder(settings, VERSION, methods, ports, read_signing_key(settings))
         access = A2aAccessCheck(AccessCheck(forwarder))
@@ -124,12 +126,6 @@ class A2aModule:
                 await self._services.handler.aclose()
         except TimeoutError:
             logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
-
-
-def target_port(target: str, default: int) -> int:
-    """Return the port of a gRPC target, or the default if it names none."""
-    port = target.rpartition(":")[2]
-    return int(port) if port.isdecimal() else default
 
 
 def read_signing_key(settings: Settings) -> SigningKey | None:

@@ -106,10 +106,6 @@ class Codec:
     """Takes the request of 1.0 and the handler's result, or one event of a stream, and returns the response."""
 
 
-def keep_context(context: A2aCallContext, _sent: object) -> A2aCallContext:
-    return context
-
-
 @dataclass(frozen=True, slots=True)
 class Binding:
     """One version of A2A in one binding."""
@@ -120,7 +116,7 @@ class Binding:
     """By the rpcs of A2A 1.0."""
     uses_json_names: bool
     """Whether errors name fields as JSON does."""
-    read_context: Callable[[A2aCallContext, Any], A2aCallContext] = keep_context
+    read_context: Callable[[A2aCallContext, Any], A2aCallContext] = lambda context, _sent: context
     """Returns the context, extended by the request. Raises InvalidParamsError."""
 
 

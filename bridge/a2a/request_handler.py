@@ -183,7 +183,10 @@ class A2aRequestHandler:
                     stored = await self._wait_for_end(stored, metadata, CANCEL_POLL_SECONDS)
             # It may have come to wait for input, and can be canceled after all: around again.
             if stored.task.status.state not in task_store.CANCELABLE_STATES:
-                raise not_cancelable_error(stored.task)
+                sent = "what it asks for has been sent and cannot be prevented; get its result"
+                state = task_store.state_name(stored.task)
+                reason = f"has ended, it is {state}" if task_store.has_ended(stored.task) else f"is {state}: {sent}"
+                raise TaskNotCancelableError(f"Task {stored.task.id} {reason}")
 
     async def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: call_context.A2aCallContext
@@ -306,12 +309,3 @@ class A2aServices:
     address: PublicUrlResolver
     origins: CallOriginReporter
     observer: BridgeCallObserver
-
-
-def not_cancelable_error(task: a2a_pb2.Task) -> TaskNotCancelableError:
-    state = task_store.state_name(task)
-    if task_store.has_ended(task):
-        return TaskNotCancelableError(f"Task {task.id} has ended, it is {state}")
-    return TaskNotCancelableError(
-        f"Task {task.id} is {state}: what it asks for has been sent and cannot be prevented; get its result"
-    )

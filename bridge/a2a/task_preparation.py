@@ -97,7 +97,10 @@ class PendingTaskBuilder:
             return require_same_message(message, stored)
         earlier = announced_params(task)
         if task.status.state not in task_store.WAITING_STATES or earlier is None:
-            raise not_waiting_error(task)
+            raise UnsupportedOperationError(
+                f"Task {task.id} takes no more messages, it is {task_store.state_name(task)}; follow up in its context "
+                f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
+            )
         if content.call:
             raise message_parsing.field_error("message.parts", "cannot hold a call: the task waits for values")
         refined = message_parsing.build_request(content, earlier)
@@ -181,13 +184,6 @@ def require_same_message(message: Message, kept: task_store.StoredTask) -> task_
             "a message that says something else needs an id of its own",
         )
     return kept
-
-
-def not_waiting_error(task: Task) -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        f"Task {task.id} takes no more messages, it is {task_store.state_name(task)}; follow up in its context "
-        f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
-    )
 
 
 def record_announcement(task: Task, request: MessageRequest) -> Task:

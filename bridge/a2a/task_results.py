@@ -29,11 +29,6 @@ MAX_LINE_CHARACTERS: Final = 1_000
 MARKUP: Final = re.compile(r"[\\`\[\]<]")
 
 
-def render_result(method: str, result: Result) -> str:
-    writer = RENDERERS.get(method)
-    return "\n".join(writer(result) if writer else render_json(method, result))
-
-
 def render_announcement(result: Result) -> list[str]:
     verdict = result.get("guardrailStatus")
     decisions, revision = result["similarDecisions"], result["revision"]
@@ -54,10 +49,6 @@ def related_intent_lines(item: Result) -> list[str]:
     agent = "/".join(item[name] for name in ("origin", "agent") if name in item)
     lines = [f"{escape_line(agent)} at {item['receivedAt']}, {state}: {escape_line(item['intent'])}"]
     return [*lines, f"Notes: {escape_line(closing['notes'])}"] if closing and "notes" in closing else lines
-
-
-def render_check(result: Result) -> list[str]:
-    return [verdict_line("this action", result), *verdict_sections(result)]
 
 
 def render_query(result: Result) -> list[str]:
@@ -86,7 +77,7 @@ def render_json(method: str, result: Result) -> list[str]:
 RENDERERS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
     "cstp.announceIntent": render_announcement,
     "cstp.queryDecisions": render_query,
-    "cstp.checkGuardrails": render_check,
+    "cstp.checkGuardrails": lambda result: [verdict_line("this action", result), *verdict_sections(result)],
 }
 
 
@@ -176,7 +167,8 @@ class TaskResult:
 
 def result_of_call(method: str, result: Mapping[str, Any], media_types: Collection[str]) -> TaskResult:
     """Return the result for the response of a method, with an artifact of the requested media types."""
-    text = render_result(method, result)
+    writer = RENDERERS.get(method)
+    text = "\n".join(writer(result) if writer else render_json(method, result))
     parts = {APPLICATION_JSON: data_part(result), TEXT_PLAIN: text_part(text)}
     artifact = Artifact(
         artifact_id=uuid.uuid4().hex,
@@ -184,10 +176,12 @@ def result_of_call(method: str, result: Mapping[str, Any], media_types: Collecti
         parts=[part for media_type, part in parts.items() if media_type in media_types],
     )
     headline = text.partition("\n")[0]
-    if not is_blocked(method, result):
+    verdict = {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
+    if verdict is None or verdict["allowed"]:
         return TaskResult(TaskState.TASK_STATE_COMPLETED, (text_part(headline),), artifact)
     missing = find_required_inputs(result["guardrailStatus"]) if method == ANNOUNCE_METHOD else []
-    if approval := find_pending_approval(method, result):
+    approval = verdict.get("approval")
+    if approval and approval["status"] == "pending":
         waits = f"{headline}. It waits until {approval['expiresAt']} for the approval {approval['id']}"
         awaited = {"approval": approval, **({"missingInputs": missing} if missing else {})}
         status = (text_part(waits), data_part(awaited))
@@ -247,22 +241,6 @@ def with_result(task: Task, answer: TaskResult) -> Task:
     if answer.artifact:
         ended.artifacts.append(answer.artifact)
     return ended
-
-
-def verdict_of(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
-
-
-def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
-    verdict = verdict_of(method, result)
-    return verdict is not None and not verdict["allowed"]
-
-
-def find_pending_approval(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the approval request that a verdict waits for, or None if it waits for none of this agent."""
-    verdict = verdict_of(method, result) or {}
-    approval: Mapping[str, Any] | None = verdict.get("approval")
-    return approval if approval and approval["status"] == "pending" else None
 
 
 def name_message_fields(failure: CstpError, request: MessageRequest) -> None:

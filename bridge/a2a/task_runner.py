@@ -338,18 +338,11 @@ def read_awaited_approval(task: Task) -> AwaitedApproval | None:
             "method": str(method),
             "params": dict(params),
             "approval": {"id": str(approval_id)},
-            "mediaTypes": list(),
+            "mediaTypes": list(media_types),
         }:
-            media_types = read_media_types(task)
             request = IntentAnnouncement(params) if method == ANNOUNCE_METHOD else MethodCall(method, params)
-            return AwaitedApproval(approval_id, request, media_types)
+            return AwaitedApproval(approval_id, request, frozenset(map(str, media_types)))
     return None
-
-
-def read_media_types(task: Task) -> frozenset[str]:
-    """Return the media types that the artifact of a waiting task may have."""
-    recorded = task.metadata.fields[EXTENSION_URI].struct_value.fields["mediaTypes"].list_value.values
-    return frozenset(each.string_value for each in recorded)
 
 
 def waiting_seconds(approval: Mapping[str, Any]) -> float:

@@ -163,18 +163,22 @@ class GrpcTaskStore:
         method: str = "",
         push_config: tasks_pb2.PushConfig | None = None,
     ) -> StoredTask:
-        """Store a task, whose status has no timestamp, and return it with that of the server; version 0 creates it.
+        """Store a task and return it as stored; version 0 creates it.
 
         `time_left` is how many seconds an unfinished task has until it counts as failed; `method` is the method that
         will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and with
         a push configuration the errors of `push_error`.
         """
+        # A copy, because the caller's task is the one that it sends next, if this attempt fails.
+        content = copy_task(task)
+        # The server sets the time of a change, and returns it.
+        content.status.ClearField("timestamp")
         request = tasks_pb2.SaveTaskRequest(
             task=tasks_pb2.Task(
                 id=task.id,
                 context_id=task.context_id,
                 state=SERVER_STATES[task.status.state],
-                content=task.SerializeToString(),
+                content=content.SerializeToString(),
             ),
             version=version,
             time_left=None if time_left is None else to_duration(time_left),
@@ -191,9 +195,9 @@ class GrpcTaskStore:
             if push_config is not None:
                 raise push_error(failure, INLINE_CONFIG_PATH) from failure
             raise UpstreamError(failure) from failure
-        # The content is what was sent: reading it back would cost another call.
-        task.status.timestamp.CopyFrom(saved.updated_at)
-        return StoredTask(task, saved.version)
+        content.status.timestamp.CopyFrom(saved.updated_at)
+        # The content is what was sent, with the server's time: reading it back would cost another call.
+        return StoredTask(content, saved.version)
 
     async def get(self, task_id: str, metadata: Metadata) -> StoredTask:
         """Return a task of the caller. Raises TaskNotFoundError."""

@@ -76,7 +76,8 @@ class IntentCloser:
         def job(unit_of_work: UnitOfWork) -> Intent:
             found = self._intents.find_to_close(unit_of_work, caller, request.correlation_id, request.revision)
             if found is None:
-                raise intent_not_found_error(request)
+                revision = "" if request.revision is None else f" with a revision {request.revision}"
+                raise NotFound(f"you announced no intent {request.correlation_id}{revision}")
             if found.closing is not None:
                 return require_same_closing(found, found.closing, closing)
             self._intents.close(unit_of_work, found.key, closing)
@@ -110,12 +111,6 @@ def closing_entry(intent: Intent, closing: IntentClosing, request_id: str) -> Au
         intent_revision=intent.revision,
         decision_id=closing.decision_id,
     )
-
-
-def intent_not_found_error(request: ClosingRequest) -> NotFound:
-    """Return the error for an intent or a revision that the caller did not announce."""
-    revision = "" if request.revision is None else f" with a revision {request.revision}"
-    return NotFound(f"you announced no intent {request.correlation_id}{revision}")
 
 
 def require_same_closing(intent: Intent, known: IntentClosing, closing: IntentClosing) -> Intent:

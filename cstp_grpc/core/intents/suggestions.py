@@ -432,8 +432,8 @@ def describe_outcome(match: Match, outcome: Outcome, listed: Sequence[Match]) ->
     """
     verb = OUTCOME_VERBS[outcome]
     series = series_of_title(match.decision.title) if outcome in TROUBLED else None
-    others = [] if series is None else [each for each in listed if each.decision.id != match.decision.id]
-    mates = [each for each in others if series_of_title(each.decision.title) == series]
+    alike = [] if series is None else [each for each in listed if series_of_title(each.decision.title) == series]
+    mates = [each for each in alike if each.decision.id != match.decision.id]
     count = 1 + len(mates) + sum(each.similar_count for each in (match, *mates))
     if outcome not in TROUBLED or count < MIN_SERIES:
         return f"A similar decision {verb}"
