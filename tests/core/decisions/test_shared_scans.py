@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cstp_grpc.core.decisions.search.row_vectors import (
+    CodeScanner,
     LocalVectors,
-    ParallelDotProduct,
     QuantizedVectors,
     Scores,
     SharedScans,
@@ -25,9 +25,9 @@ class CountedVectors(LocalVectors):
 
     scans: list[int]
 
-    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+    def estimates(self, size: int, queries: QuantizedVectors, scanner: CodeScanner) -> Scores:
         self.scans.append(len(queries.codes))
-        return super().estimates(size, queries, scorer)
+        return super().estimates(size, queries, scanner)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def estimate(scans: SharedScans, vectors: CountedVectors, query: Vector, size: i
 
 
 def test_one_scan_is_for_all_that_are_expected(vectors: CountedVectors) -> None:
-    scans = SharedScans(ParallelDotProduct())
+    scans = SharedScans(CodeScanner())
     alone = [estimate(scans, vectors, query) for query in QUERIES]
     vectors.scans.clear()
 
@@ -62,7 +62,7 @@ def test_one_scan_is_for_all_that_are_expected(vectors: CountedVectors) -> None:
 
 
 def test_a_query_that_nobody_expects_is_scanned_for_alone(vectors: CountedVectors) -> None:
-    scans = SharedScans(ParallelDotProduct())
+    scans = SharedScans(CodeScanner())
     with scans.expect(QUERIES[:2]):
         estimate(scans, vectors, QUERIES[2])
     estimate(scans, vectors, QUERIES[0])
@@ -70,7 +70,7 @@ def test_a_query_that_nobody_expects_is_scanned_for_alone(vectors: CountedVector
 
 
 def test_rows_that_came_later_are_scanned_again(vectors: CountedVectors) -> None:
-    scans = SharedScans(ParallelDotProduct())
+    scans = SharedScans(CodeScanner())
     with scans.expect(QUERIES):
         few, _ = estimate(scans, vectors, QUERIES[0], SIZE - 10)
         all_rows, _ = estimate(scans, vectors, QUERIES[0])
@@ -80,7 +80,7 @@ def test_rows_that_came_later_are_scanned_again(vectors: CountedVectors) -> None
 
 
 def test_a_query_that_is_expected_twice_stays_in_the_first_batch(vectors: CountedVectors) -> None:
-    scans = SharedScans(ParallelDotProduct())
+    scans = SharedScans(CodeScanner())
     with scans.expect(QUERIES):
         with scans.expect(QUERIES[:1]):
             estimate(scans, vectors, QUERIES[0])

@@ -167,9 +167,6 @@ def combine_bits(bits: Iterable[int]) -> int:
     return combined
 
 
-Similarities = NDArray[np.float32]
-
-
 @dataclass(frozen=True, slots=True)
 class PassageRows:
     """The passages of rows, in the order of the rows; each row has at least one.
@@ -254,13 +251,13 @@ class MatrixSnapshot:
             alive=np.ones(capacity, np.bool_),
         )
 
-    def best_of(self, rows: row_vectors.Rows, query: Vector) -> Similarities:
+    def best_of(self, rows: row_vectors.Rows, query: Vector) -> row_vectors.Scores:
         """Return the similarity of the best passage of some rows."""
         numbers, firsts = self.passage_numbers(rows)
         products = self.passages.vectors.products_of(numbers, query)
         return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
 
-    def best_of_each(self, scores: Similarities) -> Similarities:
+    def best_of_each(self, scores: row_vectors.Scores) -> row_vectors.Scores:
         """Return the best score of each row; `scores` are those of all passages."""
         if len(scores) == self.size:
             return scores

@@ -19,10 +19,9 @@ from cstp_grpc.core.decisions.search.matrix_snapshot import (
     OUTCOME_BITS,
     Mask,
     MatrixSnapshot,
-    Similarities,
     StringInterner,
 )
-from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, Scores, SharedScans, dot_products
+from cstp_grpc.core.decisions.search.row_vectors import Rows, Scores, SharedScans, dot_products
 from cstp_grpc.core.decisions.search.word_index import FoundTerms, inverse_document_frequency
 
 EVIDENCE_TOLERANCE = 1e-5
@@ -175,7 +174,6 @@ class CandidateRows:
         reader: int,
         readable: ReadableRows,
         interner: StringInterner,
-        scorer: ParallelDotProduct,
         scans: SharedScans,
     ) -> None:
         self._snapshot = snapshot
@@ -184,12 +182,11 @@ class CandidateRows:
         self._reader = reader
         self._readable = readable
         self._interner = interner
-        self._scorer = scorer
         self._scans = scans
         # Those for the last query, which is often ranked by again, with a larger limit.
         self._known_words: tuple[relevance.RankedQuery, WordEvidence] | None = None
         self._known_curve: tuple[relevance.RankedQuery, relevance.RelevanceCurve] | None = None
-        self._known_scan: tuple[relevance.RankedQuery, Similarities] | None = None
+        self._known_scan: tuple[relevance.RankedQuery, Scores] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -240,13 +237,13 @@ class CandidateRows:
             self._known_curve = query, curve
         return self._known_curve[1]
 
-    def _scan(self, query: relevance.RankedQuery) -> Similarities | None:
+    def _scan(self, query: relevance.RankedQuery) -> Scores | None:
         """Return the similarities of all rows, in their order, if most are needed but too few for estimates."""
         snapshot = self._snapshot
         if not max(MAX_EXACT_ROWS, DENSE_SHARE * snapshot.size) < len(self._rows) < MIN_ROWS_TO_ESTIMATE:
             return None
         if self._known_scan is None or self._known_scan[0] is not query:
-            products = snapshot.passages.vectors.products(snapshot.passage_count, query.vector, self._scorer)
+            products = snapshot.passages.vectors.products(snapshot.passage_count, query.vector)
             self._known_scan = query, snapshot.best_of_each(products)
         return self._known_scan[1]
 

@@ -29,11 +29,8 @@ Scores = NDArray[np.float32]
 Numbers = NDArray[np.intp] | NDArray[np.int32]
 Float = TypeVar("Float", np.float32, np.float64)
 
-MIN_ROWS_TO_SPLIT = 3000
-"""Vectors from which a second core saves more than handing work to a thread costs (measured)."""
-
 MIN_CODES_TO_SPLIT = 12_000
-"""The same for int8 codes, which are read three to four times as fast."""
+"""int8 codes from which a second core saves more than handing work to a thread costs (measured)."""
 
 ROWS_PER_ENCODING = 512
 """Rows whose codes are made together. Chosen: the vectors are still in a processor's cache."""
@@ -54,32 +51,17 @@ def gather_dot_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[F
     return scores
 
 
-class ParallelDotProduct:
-    """Computes dot products with a second thread, unless another call is using it."""
-
-    # Both methods run code that releases the interpreter's lock, so that two halves take place at the same time.
+class CodeScanner:
+    """Scans int8 codes with a second thread, unless another call is using it."""
 
     def __init__(self) -> None:
         self._helper = ThreadPoolExecutor(1, "scoring")
         # Taken without waiting: a call that finds the helper busy computes alone, since all cores are in use then.
         self._free = threading.Lock()
 
-    def products(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
-        scores = np.empty(len(vectors), np.float32)
-
-        def fill(begin: int, end: int) -> None:
-            np.vecdot(vectors[begin:end], query, scores[begin:end])
-
-        self._split(len(vectors), MIN_ROWS_TO_SPLIT, fill)
-        return scores
-
-    def split_codes(self, count: int, work: Callable[[int, int], None]) -> None:
-        """Call a function that reads so many int8 codes for all of them, or for both halves at the same time."""
-        self._split(count, MIN_CODES_TO_SPLIT, work)
-
-    def _split(self, count: int, least: int, work: Callable[[int, int], None]) -> None:
-        """Call a function for a range of `count`, in halves from a minimum on; each call has a part of its own."""
-        if count < least or not self._free.acquire(blocking=False):
+    def split(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Call a function that reads so many codes for all of them, or for both halves at the same time."""
+        if count < MIN_CODES_TO_SPLIT or not self._free.acquire(blocking=False):
             work(0, count)
             return
         try:
@@ -247,16 +229,16 @@ class LocalVectors:
     def take(self, rows: Rows) -> Vectors:
         return self._array[rows]
 
-    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
-        return scorer.products(self._array[:size], query)
+    def products(self, size: int, query: Vector) -> Scores:
+        return dot_products(self._array[:size], query)
 
-    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+    def products_of(self, rows: Rows, query: Vector) -> Scores:
         return gather_dot_products(self._array, rows, query)
 
-    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+    def estimates(self, size: int, queries: QuantizedVectors, scanner: CodeScanner) -> Scores:
         """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
         self._encode(size)
-        return self._codes.estimates(size, queries, scorer.split_codes)
+        return self._codes.estimates(size, queries, scanner.split)
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
         return self._codes.error_bounds(queries)
@@ -404,23 +386,23 @@ class SharedVectors:
     def take(self, rows: Rows) -> Vectors:
         return self._pool.vectors[self._slots[rows]]
 
-    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+    def products(self, size: int, query: Vector) -> Scores:
         vectors = self._pool.vectors
         if len(vectors) > 2 * size:
             # Most slots belong to replaced rows, so gathering reads less memory than scoring all slots.
             return gather_dot_products(vectors, self._slots[:size], query)
-        return scorer.products(vectors, query)[self._slots[:size]]
+        return dot_products(vectors, query)[self._slots[:size]]
 
-    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+    def products_of(self, rows: Rows, query: Vector) -> Scores:
         return gather_dot_products(self._pool.vectors, self._slots[rows], query)
 
-    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+    def estimates(self, size: int, queries: QuantizedVectors, scanner: CodeScanner) -> Scores:
         # The slots first: the codes have at least these.
         slots = len(self._pool.vectors)
         codes, taken = self._pool.codes, self._slots[:size]
         if slots > 2 * size:
-            return codes.copy(taken, size).estimates(size, queries, scorer.split_codes)
-        return codes.estimates(slots, queries, scorer.split_codes)[:, taken]
+            return codes.copy(taken, size).estimates(size, queries, scanner.split)
+        return codes.estimates(slots, queries, scanner.split)[:, taken]
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
         return self._pool.codes.error_bounds(queries)
@@ -451,13 +433,13 @@ class QueryBatch:
         self._lock = threading.Lock()
         self._scan: Scan | None = None
 
-    def scan(self, vectors: RowVectors, size: int, scorer: ParallelDotProduct) -> Scan:
+    def scan(self, vectors: RowVectors, size: int, scanner: CodeScanner) -> Scan:
         with self._lock:
             scan = self._scan
             if scan is None or scan.vectors is not vectors or scan.size < size:
                 # Only now: most queries are of journals that are too small for a scan.
                 rounded = QuantizedVectors.of(np.array(list(self._queries.values())))
-                estimates = vectors.estimates(size, rounded, scorer)
+                estimates = vectors.estimates(size, rounded, scanner)
                 # Afterwards, since the bounds are of all rows that have codes.
                 scan = self._scan = Scan(vectors, size, estimates, vectors.error_bounds(rounded))
             return scan
@@ -470,8 +452,8 @@ class SharedScans:
     one.
     """
 
-    def __init__(self, scorer: ParallelDotProduct) -> None:
-        self._scorer = scorer
+    def __init__(self, scanner: CodeScanner) -> None:
+        self._scanner = scanner
         # Read and written without a lock: each operation on the dict is atomic, and a query that is found in no batch,
         # or in that of another caller, gets the same estimates.
         self._expected: dict[bytes, QueryBatch] = {}
@@ -495,5 +477,5 @@ class SharedScans:
     def estimates(self, vectors: RowVectors, size: int, query: Vector) -> tuple[Scores, float]:
         key = query.tobytes()
         batch = self._expected.get(key) or QueryBatch([query])
-        scan, place = batch.scan(vectors, size, self._scorer), batch.places[key]
+        scan, place = batch.scan(vectors, size, self._scanner), batch.places[key]
         return scan.estimates[place, :size], float(scan.bounds[place])

@@ -7,9 +7,8 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
-from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.model import DecisionFilter, Match
 from cstp_grpc.core.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, MoreResultsNeeded
 from cstp_grpc.core.decisions.search.relevance import Favoured
@@ -25,30 +24,20 @@ MAX_BATCHES: Final = 2
 Matches = list[Match]
 
 
-@dataclass(slots=True, eq=False)
-class PendingSearch:
-    """A search whose caller awaits `future`, and its result: matches, or the error that it raised.
-
-    If only its text is to be embedded, it is `list`.
-    """
+class PendingSearch(NamedTuple):
+    """A search whose caller awaits `future`. If only its text is to be embedded, it is `list`."""
 
     text: str
     run: Callable[[], Matches]
     context: contextvars.Context
     future: asyncio.Future[Matches]
-    result: Matches | Exception | None = None
 
-    def settle(self) -> None:
-        """Pass the result to the caller, unless it was cancelled."""
-        if self.future.done():
-            return
-        if self.result is None:
-            # This runner was cancelled, as all tasks are when a server stops.
-            self.future.cancel()
-        elif isinstance(self.result, Exception):
-            self.future.set_exception(self.result)
-        else:
-            self.future.set_result(self.result)
+    def find(self) -> Matches | Exception:
+        try:
+            # In its caller's context, above all for the request id in logs.
+            return self.context.run(self.run)
+        except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
+            return error
 
 
 class BatchQueue:
@@ -81,26 +70,32 @@ class BatchQueue:
             batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
             # A caller that was cancelled wants no result.
             batch = [pending for pending in batch if not pending.future.done()]
+            results: Sequence[Matches | Exception | None] = [None] * len(batch)
             try:
-                await self._pool.run(self._run_batch, batch)
+                results = await self._pool.run(self._run_batch, batch)
             except Exception as error:  # noqa: BLE001 - the callers get it
-                for pending in batch:
-                    if pending.result is None:
-                        pending.result = error
+                results = [error] * len(batch)
             finally:
-                for pending in batch:
-                    pending.settle()
+                for pending, result in zip(batch, results, strict=True):
+                    settle_future(pending.future, result)
         # Before the callers resume, who start a runner only if too few are left.
         self._runners.discard(asyncio.current_task())
 
-    def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
+    def _run_batch(self, batch: Sequence[PendingSearch]) -> list[Matches | Exception]:
         with self._prepare([pending.text for pending in batch]):
-            for pending in batch:
-                try:
-                    # In its caller's context, above all for the request id in logs.
-                    pending.result = pending.context.run(pending.run)
-                except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
-                    pending.result = error
+            return [pending.find() for pending in batch]
+
+
+def settle_future(future: asyncio.Future[Matches], result: Matches | Exception | None) -> None:
+    """Pass a result to a caller that still waits; None if its runner was cancelled, as when a server stops."""
+    if future.done():
+        return
+    if result is None:
+        future.cancel()
+    elif isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 class SearchScheduler:

@@ -19,7 +19,7 @@ from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import matrix_snapshot
 from cstp_grpc.core.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
 from cstp_grpc.core.decisions.search.relevance import RankedQuery
-from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, SharedScans, SharedVectorPool
+from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, SharedScans, SharedVectorPool
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
 MIN_ROWS_TO_COMPACT = 256
@@ -69,8 +69,7 @@ class VectorMatrix:
         # Held by the builder of the next snapshot, and by readers that need `_position_of` together with a snapshot.
         # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
         self._lock = threading.Lock()
-        self._scorer = ParallelDotProduct()
-        self._scans = SharedScans(self._scorer)
+        self._scans = SharedScans(CodeScanner())
         self._interner = matrix_snapshot.StringInterner()
         self._position_of: dict[str, int] = {}
         """The row of each decision; read and written under the lock only, because builders change it in place."""
@@ -182,7 +181,7 @@ class VectorMatrix:
 
     def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
         reader, readable = self._interner.find(caller), self._readable_rows(recent, caller)
-        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scorer, self._scans)
+        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scans)
 
     def _readable_rows(self, recent: SnapshotRowCache, caller: str) -> ReadableRows:
         readable = recent.readable.get(caller)

@@ -7,13 +7,13 @@ found at once, adding one costs little on average, and readers need no lock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.common.lazy_dataclass import dataclass, fields, replace
+from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.core.decisions.decision_terms import TERM_TYPE, Terms
 
 MAX_POSTINGS = 400_000
@@ -27,8 +27,7 @@ Keys = NDArray[np.uint64]
 """Each is the hash of a term, then the reader of the rows: an agent's number or `SHARED`, in 32 bits each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Postings:
+class Postings(NamedTuple):
     """The rows in which one term occurs, each once, with its impact and the bits of `TermField` for each."""
 
     rows: NDArray[np.int32]
@@ -111,7 +110,7 @@ class WordIndex:
         if not kept.any():
             return WordIndex()
         postings = whole.postings.at(kept)
-        renumbered = replace(postings, rows=new_rows[postings.rows])
+        renumbered = postings._replace(rows=new_rows[postings.rows])
         return WordIndex((Segment.sorted_by_key(whole.posting_keys()[kept], renumbered),))
 
     def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> FoundTerms:
@@ -123,13 +122,13 @@ class WordIndex:
         readers = np.array([SHARED, reader] if reader > SHARED else [SHARED])
         # By reader, then by term.
         wanted = term_keys(np.array(hashes, np.uint32), readers[:, None]).ravel()
-        found: list[list[tuple[Postings, slice]]] = [[] for _ in hashes]
+        found: list[list[Postings]] = [[] for _ in hashes]
         totals = [0] * len(hashes)
         for segment in self.segments:
             for key, start, end in segment.find(wanted):
                 place = key % len(hashes)
                 totals[place] += end - start
-                found[place].append((segment.postings, slice(start, end)))
+                found[place].append(segment.postings.at(slice(start, end)))
         places, read = [], 0
         for place in sorted(range(len(hashes)), key=totals.__getitem__):
             read += totals[place]
@@ -140,11 +139,7 @@ class WordIndex:
         if not parts:
             return FoundTerms(places, [0] * len(places), NO_POSTINGS)
         # Of all terms together, since each operation of numpy takes as long as many of these postings.
-        postings = Postings(
-            np.concatenate([each.rows[taken] for each, taken in parts]),
-            np.concatenate([each.impacts[taken] for each, taken in parts]),
-            np.concatenate([each.fields[taken] for each, taken in parts]),
-        )
+        postings = join_postings(parts)
         counts = [totals[place] for place in places]
         kept = readable[postings.rows]
         if not kept.all():
@@ -172,12 +167,12 @@ def term_keys(hashes: NDArray[np.uint32], readers: NDArray[np.integer[Any]]) -> 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
     """Return one segment with the postings of segments in the order of their rows."""
     return Segment.sorted_by_key(
-        np.concatenate([each.posting_keys() for each in segments]), join_postings([each.postings for each in segments])
+        np.concatenate([each.posting_keys() for each in segments]), join_postings(each.postings for each in segments)
     )
 
 
-def join_postings(parts: Sequence[Postings]) -> Postings:
-    return Postings(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(Postings)))
+def join_postings(parts: Iterable[Postings]) -> Postings:
+    return Postings(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def inverse_document_frequency(rows: int, with_term: int) -> float:
