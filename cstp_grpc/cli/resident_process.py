@@ -1,8 +1,9 @@
 """A process that has loaded what commands need, and runs hooks in forks of itself; it ends by itself.
 
-Loading gRPC, or what a data folder needs, takes longer than all the rest of a hook. Only modules are kept: each fork
-reads the configuration, the rules and the folder again, so that it answers as the hook itself would. The process has
-no connections, and no threads, which forks would be without, but those of NumPy's OpenBLAS, which is made for forks.
+Loading gRPC, or what a data folder needs, takes longer than all the rest of a hook. Modules are kept, and rules by the
+content of their files: each fork reads the configuration, the files and the folder again, so that it answers as the
+hook itself would. The process has no connections, and no threads, which forks would be without, but those of NumPy's
+OpenBLAS, which is made for forks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import importlib
 import io
 import json
 import os
+import pickle
+import select
 import signal
 import socket
 import sys
@@ -26,10 +29,14 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.cli import hook_run
 from cstp_grpc.cli.resident_client import is_private, read_to_end
 from cstp_grpc.common.garbage_collection import spare_modules_collection
+from cstp_grpc.core.guardrails.reloading import RuleLoader
+from cstp_grpc.core.guardrails.rulebook import RulebookError, read_rulebooks
 from cstp_grpc.platform.config.environment import replace_environment
 
 IDLE_SECONDS: Final = 600.0
 """How long the process stays without a hook. Chosen: longer than people read before they let an agent go on."""
+TOLD_BYTES: Final = 65_536
+"""Maximum size of what a fork tells. Chosen: several times the longest path."""
 MAX_WAITING: Final = 64
 """How many hooks may wait to be accepted. Chosen: more than agents run at once."""
 REQUEST_SECONDS: Final = 5.0
@@ -65,17 +72,20 @@ def serve_hooks(path: Path, load: Callable[[], None], idle_seconds: float = IDLE
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         listener.listen(MAX_WAITING)
-        listener.settimeout(idle_seconds)
         # The system buries the forks.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        told, telling = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         # A hook that connects after the last accept is closed without an answer, and answers itself.
-        with contextlib.suppress(TimeoutError):
-            while True:
-                connection, _ = listener.accept()
-                with connection:
-                    if os.fork() == 0:
-                        listener.close()
-                        run_fork(connection)
+        while ready := select.select([listener, told], [], [], idle_seconds)[0]:
+            if told in ready:
+                keep_rules(told.recv(TOLD_BYTES))
+                continue
+            RuleLoader.newest = None
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    run_fork(connection, telling)
         path.unlink(missing_ok=True)
 
 
@@ -111,8 +121,17 @@ def load_modules() -> None:
             importlib.import_module(name)
 
 
-def run_fork(connection: socket.socket) -> NoReturn:
-    """Run the hook that a connection asks for, answer with its output, and exit."""
+def keep_rules(told: bytes) -> None:
+    """Load the rules of a fork, so that the next forks need not."""
+    loader = pickle.loads(told)  # noqa: S301 - written by our own fork
+    # Others may have changed the files; then the next fork finds the errors.
+    with contextlib.suppress(RulebookError):
+        loader.load(*read_rulebooks(loader.path))
+    gc.freeze()
+
+
+def run_fork(connection: socket.socket, telling: socket.socket) -> NoReturn:
+    """Run the hook that a connection asks for, answer with its output, tell which rules were loaded, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -121,6 +140,8 @@ def run_fork(connection: socket.socket) -> NoReturn:
         connection.settimeout(REQUEST_SECONDS)
         connection.sendall(b"%d %d\n%b%b" % (len(output), len(errors), output, errors))
         status = 0
+        if RuleLoader.newest is not None:
+            telling.send(pickle.dumps(RuleLoader.newest))
     finally:
         # Without the handlers and the cleaning up that belong to the process.
         os._exit(status)

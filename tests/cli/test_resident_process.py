@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -33,16 +33,16 @@ ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired"
 SERVE = "from pathlib import Path; from cstp_grpc.cli.resident_process import serve_hooks; "
 
 
-def start(path: Path, idle_seconds: float = 600) -> subprocess.Popen[bytes]:
+def start(path: Path, idle_seconds: float = 600, errors: IO[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the process, which loads nothing before it is asked."""
     program = f"{SERVE} serve_hooks(Path({str(path)!r}), lambda: None, {idle_seconds})"
-    return subprocess.Popen([sys.executable, "-c", program])
+    return subprocess.Popen([sys.executable, "-c", program], stderr=errors)
 
 
 @contextmanager
-def resident(path: Path, idle_seconds: float = 600) -> Iterator[subprocess.Popen[bytes]]:
+def resident(path: Path, idle_seconds: float = 600, errors: IO[str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run the process until the end of the block."""
-    with start(path, idle_seconds) as process:
+    with start(path, idle_seconds, errors) as process:
         try:
             wait_until(lambda: path.exists() or process.poll() is not None, "a socket, or the end of the process")
             yield process
@@ -92,22 +92,45 @@ def test_it_answers_what_the_hook_would(path: Path, monkeypatch: pytest.MonkeyPa
         assert "is not JSON" in unread[0]
 
 
-def test_each_answer_is_of_the_rules_of_its_moment(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def local_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options of a hook with a data folder and a rulebook of its own."""
     for name in list(os.environ):
         if name.startswith("CSTP_"):
             monkeypatch.delenv(name)
-    rules = tmp_path / "rules.yaml"
     rule = "{id: no-tests, name: No Tests, when: 'action.mentions([\"npm test\"])', severity: warn, message: No tests}"
-    rules.write_text(f"apiVersion: cstp.guardrails/v1\nmetadata: {{name: shop, version: '1'}}\nguardrails: [{rule}]\n")
+    old = "{id: old, name: Old, when: 'false', severity: warn, message: Old, expires: 2020-01-01}"
+    (tmp_path / "rules.yaml").write_text(
+        f"apiVersion: cstp.guardrails/v1\nmetadata: {{name: shop, version: '1'}}\nguardrails: [{rule}, {old}]\n"
+    )
     (tmp_path / "cstp.yaml").write_text(
         "data_dir: data\nembedding: {provider: lexical}\nauth: {enabled: false}\n"
         "cstp: {guardrails: {config_path: rules.yaml}}\n"
     )
-    options = ["--local", "--config", str(tmp_path / "cstp.yaml"), "--timeout", "60"]
-    with resident(path):
-        assert "No tests" in ask(path, *options)["hookSpecificOutput"]["additionalContext"]
-        rules.write_text(rules.read_text().replace("severity: warn", "severity: block"))
-        assert ask(path, *options)["hookSpecificOutput"]["permissionDecision"] == "deny"
+    return ["--local", "--config", str(tmp_path / "cstp.yaml"), "--timeout", "60"]
+
+
+def ask_for_verdict(path: Path, options: Sequence[str]) -> Any:
+    answer = ask_resident(path, ["claude-code", *options], encode(payload("bash")).encode())
+    assert answer is not None
+    assert "the guardrail old expired" in answer[1]
+    return json.loads(answer[0])["hookSpecificOutput"]
+
+
+def test_each_answer_is_of_the_rules_of_its_moment(path: Path, tmp_path: Path, local_options: list[str]) -> None:
+    rules = tmp_path / "rules.yaml"
+    log = tmp_path / "log"
+    with log.open("w") as errors, resident(path, errors=errors):
+        assert "No tests" in ask_for_verdict(path, local_options)["additionalContext"]
+        # The process has the rules of its fork when it reports the expired one itself.
+        wait_until(lambda: log.read_text().count("expired") == 1, "rules that are kept")
+        assert "No tests" in ask_for_verdict(path, local_options)["additionalContext"]
+        rules.write_text(rules.read_text().replace("severity: warn, message: No", "severity: block, message: No"))
+        assert ask_for_verdict(path, local_options)["permissionDecision"] == "deny"
+        wait_until(lambda: log.read_text().count("expired") == 2, "rules that are kept")
+        assert ask_for_verdict(path, local_options)["permissionDecision"] == "deny"
+        rules.write_text("guardrails: no\n")
+        assert ask(path, *local_options)["hookSpecificOutput"]["permissionDecision"] == "ask"
 
 
 def test_it_ends_by_itself_and_the_next_one_takes_its_place(path: Path) -> None:

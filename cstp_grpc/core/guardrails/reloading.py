@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from cstp_grpc.core.guardrails import rulebook, rules_in_force
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
@@ -46,6 +46,9 @@ class RuleLoader:
     `disabled` are packaged rulebooks by name, which are left out.
     """
 
+    newest: ClassVar[RuleLoader | None] = None
+    """The loader that has loaded rules last which this process had not kept."""
+
     def __init__(
         self,
         path: Path,
@@ -64,9 +67,12 @@ class RuleLoader:
         self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()
     ) -> rules_in_force.LoadedRules:
         """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
+        known = load_evaluator.cache_info().misses
         rule_set, evaluator = load_evaluator(
             self.path, tuple(files), tuple(unreadable), self._disabled, self._policy, self._server_keys
         )
+        if load_evaluator.cache_info().misses > known:
+            RuleLoader.newest = self
         now = self.clock()
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
