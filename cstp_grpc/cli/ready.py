@@ -10,8 +10,8 @@ from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import enum_choice
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.rpc_commands import calls_rpc
+from cstp_grpc.contract.enums import ReadyReason
 from cstp_grpc.gen.cstp.v1 import session_context_pb2
-from cstp_grpc.modules.session_context.ready_queue import ReadyReason
 
 if TYPE_CHECKING:
     from rich.console import Console

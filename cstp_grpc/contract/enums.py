@@ -143,6 +143,15 @@ class TaskState(StrEnum):
     CANCELED = "canceled"
 
 
+class ReadyReason(StrEnum):
+    """Why something is in the ready queue of an agent, in the order of the queue."""
+
+    OVERDUE_REVIEW = "overdue_review"
+    UNCLOSED_INTENT = "unclosed_intent"
+    DRIFT = "drift"
+    STALE_DECISION = "stale_decision"
+
+
 class ApprovalStatus(StrEnum):
     """The state of an approval request; only pending and granted ones change."""
 

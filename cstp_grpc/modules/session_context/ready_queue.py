@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import chain, islice
 from typing import Final
 
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import Caller
-from cstp_grpc.contract.enums import DecisionStatus
+from cstp_grpc.contract.enums import DecisionStatus, ReadyReason
 from cstp_grpc.core.decisions.journal_reader import JournalReader
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter
 from cstp_grpc.core.intents.model import IntentFilter
@@ -27,15 +26,6 @@ UNCLOSED_AFTER: Final = timedelta(days=1)
 UNCLOSED_UNTIL: Final = timedelta(days=30)
 """Chosen: an agent that never closes intents has few that are still worth a look."""
 UNDECIDED: Final = (DecisionStatus.PROPOSED, DecisionStatus.DECIDED)
-
-
-class ReadyReason(StrEnum):
-    """Why something is in the queue, in the order of the queue."""
-
-    OVERDUE_REVIEW = "overdue_review"
-    UNCLOSED_INTENT = "unclosed_intent"
-    DRIFT = "drift"
-    STALE_DECISION = "stale_decision"
 
 
 @dataclass(frozen=True, slots=True)

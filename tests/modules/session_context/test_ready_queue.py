@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cstp_grpc.contract.caller import RELAYED_READER, Caller
-from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.contract.enums import Outcome, ReadyReason
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.intents.model import Intent, IntentClosing, IntentKey
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.modules.calibration.analyst import ReviewAnalyst
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
-from cstp_grpc.modules.session_context.ready_queue import ReadyQueue, ReadyQueueReader, ReadyQueueRequest, ReadyReason
+from cstp_grpc.modules.session_context.ready_queue import ReadyQueue, ReadyQueueReader, ReadyQueueRequest
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.wiring.calibration import JournalVectors
