@@ -77,7 +77,6 @@ class PromptedEmbedder(UncachedEmbedder):
         return self._inner.is_cached(self._prefix + text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of the texts. Raises QueryFailed."""
         return self._inner.embed([self._prefix + text for text in texts])
 
 
@@ -269,7 +268,6 @@ class CentredEmbedder(UncachedEmbedder):
         return self._common is not None and self._inner.is_cached(text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of the texts. Raises QueryFailed."""
         if not texts:
             return self._inner.embed(texts)
         common = self._read_common()

@@ -289,8 +289,7 @@ class MeasuredEmbedder:
         return self._inner.embeds_together
 
     def embed_together(self, texts: Iterable[str]) -> None:
-        unknown = [text for text in dict.fromkeys(texts) if not self._inner.is_cached(text)]
-        if unknown:
+        if unknown := [text for text in dict.fromkeys(texts) if not self._inner.is_cached(text)]:
             self._computed.inc(len(unknown))
             with self._measure(len(unknown)):
                 self._inner.embed_together(unknown)

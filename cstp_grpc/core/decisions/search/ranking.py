@@ -208,8 +208,7 @@ class CandidateRows:
         added = self._added_evidence(query, words, rows)
         if len(rows) > MAX_EXACT_ROWS:
             scan = self._scan(query)
-            similarities = self._snapshot.best_of(rows, query.vector) if scan is None else scan[rows]
-            evidence = similarities + added
+            evidence = (self._snapshot.best_of(rows, query.vector) if scan is None else scan[rows]) + added
             places = self._select_places(rows, evidence, limit, least, EVIDENCE_TOLERANCE, with_exemplars)
             rows, added = rows[places], added[places]
         ranked = self._exact_results(query, curve, words, rows, added, limit, least, with_exemplars=with_exemplars)

@@ -7,7 +7,7 @@ found at once, adding one costs little on average, and readers need no lock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,14 +63,13 @@ class Segment:
     def posting_keys(self) -> Keys:
         return np.repeat(self.keys, np.diff(self.starts))
 
-    def find(self, keys: Keys) -> Iterator[tuple[int, int, int]]:
-        """Yield the place of each of `keys` that occurs, and where its postings begin and end."""
+    def find(self, keys: Keys) -> Iterable[tuple[int, int, int]]:
+        """Return the place of each of `keys` that occurs, and where its postings begin and end."""
         # A place behind the last key, where there is no key, is compared with the last one, which is smaller.
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         found = np.flatnonzero(self.keys[places] == keys)
-        if len(found):
-            places = places[found]
-            yield from zip(found.tolist(), self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True)
+        places = places[found]
+        return zip(found.tolist(), self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
