@@ -22,16 +22,9 @@ from bridge.upstream import Forwarder, Upstream, open_channel
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.platform import http_listener
 from cstp_grpc.platform.certificates import ServerCertificate
 from cstp_grpc.platform.config import ServerSettings, Settings, dial_host, join_host_port
-from cstp_grpc.platform.http_listener import (
-    HttpListener,
-    RequestObserver,
-    limit_connections,
-    quiet_logger,
-    set_server_header,
-    set_transport_security,
-)
 
 if TYPE_CHECKING:
     from bridge.a2a.module import A2aModule
@@ -68,9 +61,9 @@ def create_app(
     rpc = JsonRpcEndpoint(forwarder, access, BodyReader(access.fetch_access, server), server.max_batch)
     app = web.Application(client_max_size=server.max_body_bytes)
     app[CALL_ORIGINS] = origins
-    app.on_response_prepare.append(set_server_header)
+    app.on_response_prepare.append(http_listener.set_server_header)
     if server.tls is not None:
-        app.on_response_prepare.append(set_transport_security)
+        app.on_response_prepare.append(http_listener.set_transport_security)
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
     if console_url:
@@ -212,7 +205,9 @@ async def run_bridge(
             await drain_calls(listener, runner, a2a, settings.grpc.drain_seconds)
 
 
-async def drain_calls(listener: HttpListener, runner: web.AppRunner, a2a: A2aModule | None, seconds: float) -> None:
+async def drain_calls(
+    listener: http_listener.HttpListener, runner: web.AppRunner, a2a: A2aModule | None, seconds: float
+) -> None:
     """Accept no more connections, let calls end, and then the tasks of A2A, for some seconds together."""
     # Tasks outlive their calls. The channel closes after all of them, because they use it.
     ends_at = time.monotonic() + seconds
@@ -262,25 +257,27 @@ def build_listener(
     runner: web.AppRunner,
     settings: ServerSettings,
     certificate: ServerCertificate | None,
-    observe: RequestObserver | None,
-) -> HttpListener:
+    observe: http_listener.RequestObserver | None,
+) -> http_listener.HttpListener:
     """Build the listener of an application, with TLS if there is a certificate."""
     assert runner.server is not None, "the runner is set up"
-    return HttpListener(
+    return http_listener.HttpListener(
         runner.server,
-        limit_connections(settings.max_connections),
+        http_listener.limit_connections(settings.max_connections),
         settings.idle_seconds,
         certificate.https_context() if certificate else None,
         observe,
         access_log=None,
-        logger=quiet_logger("bridge.http"),
+        logger=http_listener.quiet_logger("bridge.http"),
         # Security: compressed bodies are refused, and must not be unpacked before that, since a few bytes may become
         # gigabytes.
         auto_decompress=False,
     )
 
 
-async def start_listener(listener: HttpListener, settings: ServerSettings, *, reuse_port: bool) -> tuple[str, int]:
+async def start_listener(
+    listener: http_listener.HttpListener, settings: ServerSettings, *, reuse_port: bool
+) -> tuple[str, int]:
     """Start to serve HTTP and return the address and the port. Raises CannotListen."""
     try:
         return await listener.start(settings.host, settings.port, reuse_port=reuse_port)

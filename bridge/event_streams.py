@@ -241,10 +241,7 @@ DECISION_EVENTS: Final = StreamedMethod(DECISIONS_PATH, "cstp.watchDecisions", r
 INTENT_EVENTS: Final = resumable_events(INTENTS_PATH, "cstp.watchIntents", frozenset({"stakes"}), "intent")
 APPROVAL_EVENTS: Final = resumable_events(APPROVALS_PATH, "cstp.watchApprovals", frozenset({"status"}), "approval")
 AUDIT_EVENTS: Final = StreamedMethod(
-    AUDIT_PATH,
-    "cstp.watchAudit",
-    read_audit_conditions,
-    lambda result: (result["resumeToken"], result.get("entry")),
+    AUDIT_PATH, "cstp.watchAudit", read_audit_conditions, lambda result: (result["resumeToken"], result.get("entry"))
 )
 LIAISON_EVENTS: Final = StreamedMethod(
     LIAISON_EVENTS_PATH,

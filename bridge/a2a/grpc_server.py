@@ -21,19 +21,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_status import rpc_status
 
 from bridge import http_request
-from bridge.a2a.call_context import (
-    EXTENSION_URI,
-    EXTENSIONS_HEADER,
-    EXTENSIONS_HEADER_V0_3,
-    V0_3,
-    V1_0,
-    VERSION_HEADER,
-    A2aCallContext,
-    is_extension_activated,
-    load_sdk_v0_3,
-    parse_extensions,
-    require_version,
-)
+from bridge.a2a import call_context
 from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
 from bridge.a2a.operations import A2A_SERVICE, MESSAGES_V1_0, OperationTable, bind_operations
 from bridge.a2a.request_handler import A2aServices
@@ -187,8 +175,8 @@ def error_text_v0_3(error: A2AError) -> str:
 
 
 GRPC_VERSIONS: Final = (
-    GrpcVersion(V1_0, A2A_SERVICE, attrgetter("message")),
-    GrpcVersion(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], error_text_v0_3),
+    GrpcVersion(call_context.V1_0, A2A_SERVICE, attrgetter("message")),
+    GrpcVersion(call_context.V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], error_text_v0_3),
 )
 
 
@@ -252,7 +240,7 @@ class A2aGrpcCall:
     context: Context
     request_id: str
     metadata: Metadata
-    call_context: A2aCallContext
+    a2a_context: call_context.A2aCallContext
 
     async def abort(self, error: A2AError, text: str) -> NoReturn:
         found = grpc_error(error, self.request_id)
@@ -291,7 +279,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
                 try:
                     answering = (await self._load()).answers[rpc.name]
                     # Not a local: gRPC keeps this frame with the exception of an abort until a garbage collection.
-                    answer: Message = await answering(await self._read_request(call, request), call.call_context)
+                    answer: Message = await answering(await self._read_request(call, request), call.a2a_context)
                 except Exception as error:  # noqa: BLE001 - every error becomes a status
                     await self._abort(call, outcome, error)
                 return answer
@@ -301,7 +289,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
                 try:
                     streaming = (await self._load()).streams[rpc.name]
-                    answered = streaming(await self._read_request(call, request), call.call_context)
+                    answered = streaming(await self._read_request(call, request), call.a2a_context)
                     async with aclosing(answered) as answers:
                         async for answer in answers:
                             yield answer
@@ -337,23 +325,28 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             else self._services.origins.certificate_of_call(context)
         )
         metadata = [*forwarded, *origin, *shown]
-        extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
-        call_context = A2aCallContext(metadata, self._address, parse_extensions(extensions), self._version.version)
-        return A2aGrpcCall(rpc, context, request_id, metadata, call_context)
+        extensions = [
+            *metadata_values(context, call_context.EXTENSIONS_HEADER),
+            *metadata_values(context, call_context.EXTENSIONS_HEADER_V0_3),
+        ]
+        a2a_context = call_context.A2aCallContext(
+            metadata, self._address, call_context.parse_extensions(extensions), self._version.version
+        )
+        return A2aGrpcCall(rpc, context, request_id, metadata, a2a_context)
 
     async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:
         """Read and decode the request of a call, after sending the activated extension. Raises A2AError."""
         data = await self._read_bytes(call)
-        if is_extension_activated(call.call_context):
+        if call_context.is_extension_activated(call.a2a_context):
             names = [
                 name
-                for name in (EXTENSIONS_HEADER, EXTENSIONS_HEADER_V0_3)
-                if name == EXTENSIONS_HEADER or metadata_values(call.context, name)
+                for name in (call_context.EXTENSIONS_HEADER, call_context.EXTENSIONS_HEADER_V0_3)
+                if name == call_context.EXTENSIONS_HEADER or metadata_values(call.context, name)
             ]
             # gRPC sends initial metadata once and before the first message, hence here and not with the response.
-            await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
-        require_version(
-            ", ".join(metadata_values(call.context, VERSION_HEADER)),
+            await call.context.send_initial_metadata([(name.lower(), call_context.EXTENSION_URI) for name in names])
+        call_context.require_version(
+            ", ".join(metadata_values(call.context, call_context.VERSION_HEADER)),
             self._version.version,
             self._version.service.full_name,
         )
@@ -379,8 +372,8 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
             binding = MESSAGES_V1_0
-            if self._version.version == V0_3:
-                await load_sdk_v0_3()
+            if self._version.version == call_context.V0_3:
+                await call_context.load_sdk_v0_3()
                 from bridge.a2a.v0_3_grpc import MESSAGES_V0_3
 
                 binding = MESSAGES_V0_3

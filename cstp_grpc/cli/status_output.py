@@ -22,9 +22,7 @@ def print_agents(console: Console, found: Sequence[status_pb2.KnownAgent]) -> No
             " ".join(enum_word(options_pb2.Permission, each) for each in agent.permissions),
             *field_texts(agent, "since {first_call_at}"),
             count_nouns(
-                (counts.checks, "check"),
-                (counts.announcements, "announcement"),
-                (counts.decisions, "decision"),
+                (counts.checks, "check"), (counts.announcements, "announcement"), (counts.decisions, "decision")
             ),
             f"{counts.blocked} blocked" if counts.blocked else "",
             f"{counts.refused_calls} refused" if counts.refused_calls else "",

@@ -79,8 +79,7 @@ class MissingExtra(ImportError):
 
     def __init__(self, extra: str, library: str) -> None:
         super().__init__(
-            f"{EXTRAS[extra].purpose} needs {library}, which is not installed: {install_command(extra)}",
-            name=library,
+            f"{EXTRAS[extra].purpose} needs {library}, which is not installed: {install_command(extra)}", name=library
         )
 
 

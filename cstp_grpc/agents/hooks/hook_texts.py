@@ -6,16 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cstp_grpc.agents.hooks.server_calls import JsonObject
-from cstp_grpc.agents.mcp_server.tool_texts import (
-    describe_approval,
-    describe_decision,
-    describe_related,
-    describe_violation,
-    join_sections,
-    render_guarded_code,
-    render_items,
-    render_verdict,
-)
+from cstp_grpc.agents.mcp_server import tool_texts
 from cstp_grpc.common.quoted_text import OTHERS_NOTE, quote_answer, quote_name, quote_text
 from cstp_grpc.common.unicode_text import replace_invisible
 
@@ -73,54 +64,60 @@ def introduce_session(remembered: str, rules: str, *, files_learnings: bool) -> 
         if files_learnings
         else "If you learned something that others would like to know, file it with `cstp learn report`."
     )
-    return cut_context(join_sections([INTRODUCTION, rules, replace_invisible(remembered).strip(), how]))
+    return cut_context(tool_texts.join_sections([INTRODUCTION, rules, replace_invisible(remembered).strip(), how]))
 
 
 def describe_precedents(decisions: Sequence[JsonObject]) -> str:
     """Return similar decisions for a model; empty without decisions."""
-    lines = map(describe_decision, quote_answer(decisions))
-    return cut_context(render_items("Past decisions that resemble this", lines, note=OTHERS_NOTE, most=MAX_PRECEDENTS))
+    lines = map(tool_texts.describe_decision, quote_answer(decisions))
+    return cut_context(
+        tool_texts.render_items("Past decisions that resemble this", lines, note=OTHERS_NOTE, most=MAX_PRECEDENTS)
+    )
 
 
 def describe_announcement(response: JsonObject) -> str:
     """Return the precedents and suggestions of an AnnounceIntentResponse for a model; may be empty."""
     response = quote_answer(response)
-    related = map(describe_related, response["relatedIntents"])
+    related = map(tool_texts.describe_related, response["relatedIntents"])
     sections = [
         describe_warnings(response["guardrailStatus"]),
-        render_guarded_code(response.get("codeContext")),
+        tool_texts.render_guarded_code(response.get("codeContext")),
         describe_precedents(response["similarDecisions"][:MAX_PRECEDENTS]),
-        render_items("Intents of other agents", related, note=OTHERS_NOTE),
+        tool_texts.render_items("Intents of other agents", related, note=OTHERS_NOTE),
     ]
-    return cut_context(join_sections(sections))
+    return cut_context(tool_texts.join_sections(sections))
 
 
 def describe_contracts(texts: Iterable[str]) -> str:
     """Return the texts of nodes about files as one text for a model; empty without texts."""
     said = list(dict.fromkeys(filter(None, map(replace_invisible, texts))))
-    return cut_context(join_sections(["Contracts of the code that you just edited:", *said])) if said else ""
+    return cut_context(tool_texts.join_sections(["Contracts of the code that you just edited:", *said])) if said else ""
 
 
 def describe_warnings(verdict: JsonObject) -> str:
     """Return the warnings of a verdict for a model; empty without warnings."""
     # Left out, since it would apply to most tool calls: the table of tools states all inputs that there are.
     told = (
-        describe_violation(each) for each in quote_answer(verdict["warnings"]) if each.get("code") != UNKNOWN_ACTION
+        tool_texts.describe_violation(each)
+        for each in quote_answer(verdict["warnings"])
+        if each.get("code") != UNKNOWN_ACTION
     )
-    return cut_context(render_items("Warnings", told))
+    return cut_context(tool_texts.render_items("Warnings", told))
 
 
 def describe_denial(verdict: JsonObject) -> str:
     # Assumed inputs are left out: they are most inputs of the rules, and only missing ones change a verdict.
-    return cut_context(f"CSTP: {render_verdict({**quote_answer(verdict), 'assumed': []})}")
+    return cut_context(f"CSTP: {tool_texts.render_verdict({**quote_answer(verdict), 'assumed': []})}")
 
 
 def describe_needed_approval(verdict: JsonObject) -> str:
     """Return the question that asks a user for an approval."""
     verdict = quote_answer(verdict)
-    asked = render_items("Required by", map(describe_violation, verdict["violations"]))
+    asked = tool_texts.render_items("Required by", map(tool_texts.describe_violation, verdict["violations"]))
     headline = "CSTP: the guardrails let a person decide on this."
-    return cut_context(join_sections([headline, asked, describe_approval(verdict.get("approval"))]))
+    return cut_context(
+        tool_texts.join_sections([headline, asked, tool_texts.describe_approval(verdict.get("approval"))])
+    )
 
 
 def describe_failure(why: str) -> str:
@@ -132,7 +129,7 @@ def describe_filed(ids: Sequence[str]) -> str:
 
 
 def describe_unfiled(problems: Iterable[str]) -> str:
-    listed = render_items("CSTP did not file what you learned", map(quote_text, problems))
+    listed = tool_texts.render_items("CSTP did not file what you learned", map(quote_text, problems))
     return f"{listed}\n\nState only what was not filed again, in this form:\n{FORM}"
 
 

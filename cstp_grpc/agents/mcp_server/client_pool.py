@@ -117,10 +117,7 @@ class CallerVerifier:
             raise ServerUnavailableError(f"{error.reason}: the CSTP server cannot be asked now") from error
         # A session belongs to the agent and tenant that opened it; the SDK compares `subject`, too.
         found = AccessToken(
-            token=token,
-            client_id=access["requestingAgent"],
-            subject=access["tenant"],
-            scopes=access["permissions"],
+            token=token, client_id=access["requestingAgent"], subject=access["tenant"], scopes=access["permissions"]
         )
         self._known[digest] = found
         return found

@@ -131,9 +131,7 @@ def build_http_app(pool: ClientPool, options: HttpOptions) -> Starlette:
         routes=[Route(PATH, endpoint=guarded), *routes],
         middleware=[
             Middleware(
-                AuthenticationMiddleware,
-                backend=BearerAuthBackend(CallerVerifier(pool)),
-                on_error=answer_unavailable,
+                AuthenticationMiddleware, backend=BearerAuthBackend(CallerVerifier(pool)), on_error=answer_unavailable
             ),
             Middleware(AuthContextMiddleware),
         ],

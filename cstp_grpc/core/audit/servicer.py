@@ -127,8 +127,7 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
         return (
             audit_pb2.WatchAuditResponse(
-                entry=None if item.entry is None else ENTRY.encode(item.entry),
-                resume_token=self._feed.token_of(item),
+                entry=None if item.entry is None else ENTRY.encode(item.entry), resume_token=self._feed.token_of(item)
             )
             async for item in watch
         )

@@ -32,12 +32,7 @@ PERMISSION = EnumMapping(options_pb2.Permission, Permission)
 VIOLATION = MessageMapper(Violation, types_pb2.Violation, unset=("agent",))
 VERDICT_FIELDS = {"dryrun_violations": "dryrun", "ignored_context": "ignored"}
 GUARDRAIL_STATUS = MessageMapper(
-    Verdict,
-    cstp_pb2.GuardrailStatus,
-    VERDICT_FIELDS,
-    given=("check_id",),
-    unset=("quorum",),
-    nested=(VIOLATION,),
+    Verdict, cstp_pb2.GuardrailStatus, VERDICT_FIELDS, given=("check_id",), unset=("quorum",), nested=(VIOLATION,)
 )
 CHECK = MessageMapper(
     CheckResult,
@@ -68,11 +63,7 @@ GUARDRAIL = MessageMapper(
     given=("suggestion", "expression"),
 )
 INPUT = MessageMapper(ListedInput, guardrails_pb2.GuardrailInput, parts=("declared",), given=("default_value",))
-ACTION = MessageMapper(
-    Action,
-    cstp_pb2.Action,
-    given=("agent", "permissions", "invocation"),
-)
+ACTION = MessageMapper(Action, cstp_pb2.Action, given=("agent", "permissions", "invocation"))
 
 
 def claimed_agent_name(

@@ -10,13 +10,7 @@ from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case,
 
 from cstp_grpc.core.decisions.sql_mapping import OUTCOME, TAGS, VISIBILITY, Values, decode_json_list
 from cstp_grpc.core.decisions.sql_tables import decisions, deleted_decisions
-from cstp_grpc.core.intents.recent_outcomes import (
-    KnownOutcome,
-    OutcomeChanges,
-    OutcomeState,
-    decision_source,
-    intent_source,
-)
+from cstp_grpc.core.intents import recent_outcomes
 from cstp_grpc.core.intents.sql_store import IS_NUMBERED, intents
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UtcDateTime
@@ -90,7 +84,7 @@ class SqlOutcomeStore:
     def __init__(self, database: Database, read_changes: Callable[[], object] | None = None) -> None:
         self._local = database.is_sqlite
         self._read_changes = read_changes
-        self._known: tuple[object, OutcomeState] | None = None
+        self._known: tuple[object, recent_outcomes.OutcomeState] | None = None
         """The last state with its value of `read_changes`; threads that set it at the same time set equal values."""
         # Read in one snapshot, so that no change falls between its parts.
         self._database = database.with_repeatable_reads()
@@ -114,7 +108,7 @@ class SqlOutcomeStore:
         """Whether reads take microseconds, because the database is a file of this machine."""
         return self._local
 
-    def read_state(self) -> OutcomeState:
+    def read_state(self) -> recent_outcomes.OutcomeState:
         """Return up to where changes are committed. Raises QueryFailed."""
         # Read before the state: a commit in between gives another value to the next call.
         changes = None if self._read_changes is None else self._read_changes()
@@ -127,16 +121,16 @@ class SqlOutcomeStore:
         self._known = changes, state
         return state
 
-    def load_since(self, instant: datetime) -> OutcomeChanges:
+    def load_since(self, instant: datetime) -> recent_outcomes.OutcomeChanges:
         """Return all outcomes known since an instant, and the state that they are of. Raises QueryFailed."""
         with self._database.read_snapshot() as unit_of_work:
             state = state_from_row(self._state.all(unit_of_work, {})[0])
             found = [
                 convert(row) for query, convert in self._recent for row in query.all(unit_of_work, {"since": instant})
             ]
-        return OutcomeChanges(state, found)
+        return recent_outcomes.OutcomeChanges(state, found)
 
-    def changes_after(self, state: OutcomeState) -> OutcomeChanges:
+    def changes_after(self, state: recent_outcomes.OutcomeState) -> recent_outcomes.OutcomeChanges:
         """Return the decisions and closings that changed after a state, and the new state. Raises QueryFailed.
 
         A decision that changed for another reason is among them, as it is.
@@ -150,19 +144,21 @@ class SqlOutcomeStore:
                 *map(outcome_of_closing, self._new_closings.all(unit_of_work, closed)),
             ]
             deleted = self._deleted.all(unit_of_work, changed)
-        return OutcomeChanges(newest, found, tuple(decision_source(key) for (key,) in deleted))
+        return recent_outcomes.OutcomeChanges(
+            newest, found, tuple(recent_outcomes.decision_source(key) for (key,) in deleted)
+        )
 
 
-def state_from_row(row: Values) -> OutcomeState:
+def state_from_row(row: Values) -> recent_outcomes.OutcomeState:
     changed, deleted, closing_number = row
     # The greater one alone never falls: if the decision of the newest revision is deleted, it takes that along.
-    return OutcomeState(max(changed, deleted), closing_number)
+    return recent_outcomes.OutcomeState(max(changed, deleted), closing_number)
 
 
-def outcome_of_decision(row: Values) -> KnownOutcome:
+def outcome_of_decision(row: Values) -> recent_outcomes.KnownOutcome:
     key, agent, category, project, visibility, outcome, at, tags = row
-    return KnownOutcome(
-        decision_source(key),
+    return recent_outcomes.KnownOutcome(
+        recent_outcomes.decision_source(key),
         agent,
         category,
         project,
@@ -173,16 +169,16 @@ def outcome_of_decision(row: Values) -> KnownOutcome:
     )
 
 
-def outcome_of_closing(row: Values) -> KnownOutcome:
+def outcome_of_closing(row: Values) -> recent_outcomes.KnownOutcome:
     number, agent, category, project, visibility, outcome, closed_at, decision_id, is_decided = row
-    return KnownOutcome(
-        intent_source(number),
+    return recent_outcomes.KnownOutcome(
+        recent_outcomes.intent_source(number),
         agent,
         category,
         project,
         VISIBILITY[visibility],
         OUTCOME[outcome],
         closed_at,
-        decision_source=None if decision_id is None else decision_source(decision_id),
+        decision_source=None if decision_id is None else recent_outcomes.decision_source(decision_id),
         is_counted=not is_decided,
     )

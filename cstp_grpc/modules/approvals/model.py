@@ -190,10 +190,7 @@ class Approval:
         is_reusable = len(instants) == len(granted)
         until = min(instants if is_reusable else [*instants, at + lifetime])
         return replace(
-            decided,
-            status=ApprovalStatus.GRANTED,
-            reusable_until=until if is_reusable else None,
-            expires_at=until,
+            decided, status=ApprovalStatus.GRANTED, reusable_until=until if is_reusable else None, expires_at=until
         )
 
     def deny(self, by: str, at: datetime, comment: str | None) -> Approval:

@@ -122,10 +122,7 @@ class SqlApprovalStore:
     def count_pending(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many requests of an agent are pending and not over at an instant."""
         pending = sa.select(sa.func.count()).where(
-            columns.agent == agent,
-            columns.status == ApprovalStatus.PENDING.value,
-            CURRENT,
-            columns.expires_at > at,
+            columns.agent == agent, columns.status == ApprovalStatus.PENDING.value, CURRENT, columns.expires_at > at
         )
         count: int = unit_of_work.execute(pending).scalar_one()
         return count

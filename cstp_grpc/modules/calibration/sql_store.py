@@ -8,16 +8,9 @@ from sqlalchemy import bindparam, case, func, select, union
 
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import Outcome, Stakes
+from cstp_grpc.core.decisions import sql_mapping
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.sql_mapping import (
-    LATEST_FIRST,
-    REASONS,
-    TAGS,
-    decode_json_list,
-    filter_conditions,
-    readable_condition,
-)
 from cstp_grpc.core.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
 from cstp_grpc.modules.calibration.model import OUTCOME_VALUES, ReviewedDecision, StatedConfidence
 from cstp_grpc.platform.storage.database import Database
@@ -43,8 +36,8 @@ COLUMNS = (
     decisions.c.stakes,
     FORECAST,
     decisions.c.notes,
-    REASONS,
-    TAGS,
+    sql_mapping.REASONS,
+    sql_mapping.TAGS,
     decisions.c.project,
 )
 """The columns of a shared decision that other agents may read, in the order of unpacking."""
@@ -60,7 +53,7 @@ CONFIDENCES = (
         decisions.c.outcome.in_([outcome.value for outcome in OUTCOME_VALUES]),
         FORECAST.is_not(None),
     )
-    .order_by(*LATEST_FIRST)
+    .order_by(*sql_mapping.LATEST_FIRST)
     .limit(bindparam("count"))
 )
 CHANGED_AGENTS = union(
@@ -80,8 +73,12 @@ class SqlReviewStore:
         query = (
             select(*COLUMNS)
             .select_from(WITH_FIRST_REVIEW)
-            .where(IS_REVIEWED, readable_condition(self._read_policy, caller), *filter_conditions(filters))
-            .order_by(*LATEST_FIRST)
+            .where(
+                IS_REVIEWED,
+                sql_mapping.readable_condition(self._read_policy, caller),
+                *sql_mapping.filter_conditions(filters),
+            )
+            .order_by(*sql_mapping.LATEST_FIRST)
             .limit(limit)
         )
         with self._database.read_snapshot() as unit_of_work:
@@ -97,8 +94,8 @@ class SqlReviewStore:
                 stakes=None if stakes is None else Stakes(stakes),
                 confidence=confidence,
                 notes=notes,
-                reason_types=tuple(kind for kind, _ in decode_json_list(reasons)),
-                tags=decode_json_list(tags),
+                reason_types=tuple(kind for kind, _ in sql_mapping.decode_json_list(reasons)),
+                tags=sql_mapping.decode_json_list(tags),
                 project=project,
             )
             for key, title, agent, date, outcome, category, stakes, confidence, notes, reasons, tags, project in rows

@@ -58,9 +58,7 @@ A server leases one before it sends it by setting `next_attempt_at` ahead, so th
 citation_columns = citations.c
 callback_columns = callbacks.c
 NOTIFICATION = RowMapper(
-    Notification,
-    callbacks,
-    codecs={"response": ColumnCodec(lambda response: json.dumps(dict(response)), json.loads)},
+    Notification, callbacks, codecs={"response": ColumnCodec(lambda response: json.dumps(dict(response)), json.loads)}
 )
 KEY = (citation_columns.decision_id, citation_columns.agent, citation_columns.correlation_id)
 

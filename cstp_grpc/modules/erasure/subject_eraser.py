@@ -68,8 +68,7 @@ class SubjectEraser:
         records = self._sessions.count(caller, subject, asked_at)
         # The audit trail first: its entries are found by the sessions, which go next.
         entries = self._contents.erase(
-            caller,
-            lambda last: store.find_subject_contents(caller.tenant, subject, asked_at, last, ENTRIES_AT_ONCE),
+            caller, lambda last: store.find_subject_contents(caller.tenant, subject, asked_at, last, ENTRIES_AT_ONCE)
         )
         report = report_records(records, self._sessions.delete(caller, subject), entries, erased=True)
         # Last, so that it records the finished work. If killed before, the repetition records the rest.

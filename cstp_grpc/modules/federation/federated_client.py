@@ -18,18 +18,8 @@ from cstp_grpc.contract.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.core.guardrails.model import Violation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
-from cstp_grpc.modules.federation import peer_responses
+from cstp_grpc.modules.federation import merge, peer_responses
 from cstp_grpc.modules.federation.fan_out import CallSubject, PeerPolicy, PendingReplies, SubjectFilter
-from cstp_grpc.modules.federation.merge import (
-    EMPTY_VERDICT,
-    NO_MATCHES,
-    UNREACHABLE_CODE,
-    FederatedVerdict,
-    MergedVerdict,
-    blocking_verdict,
-    decide_verdict,
-    merge_search_results,
-)
 from cstp_grpc.modules.federation.peer import Agent, CircuitBreaker, Peer, open_peer
 
 if TYPE_CHECKING:
@@ -69,8 +59,8 @@ class FederatedCallExecutor:
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
         """Return the merged response of a call. Raises InvalidArgument, and MethodNotFound for other methods."""
-        merge = self._merging.get(call.method)
-        if merge is None:
+        merge_answers = self._merging.get(call.method)
+        if merge_answers is None:
             raise not_federated_error(call.method)
         # One key for all agents: it is one intent, wherever it is announced.
         request: Any = with_idempotency_key(build_request(call))
@@ -78,7 +68,7 @@ class FederatedCallExecutor:
         seconds = self._timeout if timeout is None else timeout
         replies = PendingReplies(peers, method_of_call(call), request_for_agents(request), seconds).replies()
         required = self._policy.deciding_peers(call_subject(request), peers)
-        return cast(T, merge(request, peer_responses.read_replies(replies, peers, required)))
+        return cast(T, merge_answers(request, peer_responses.read_replies(replies, peers, required)))
 
     def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:  # noqa: ARG002 - the Protocol's
         raise not_federated_error(listing.method)
@@ -126,7 +116,7 @@ class FederatedCallExecutor:
             received=bool(received), correlation_id=request.correlation_id, responding_agent=self._name
         )
         merged.received_at.FromDatetime(self._now())
-        own = peer_responses.PeerIntentFeedback(merged.received_at, NO_MATCHES)
+        own = peer_responses.PeerIntentFeedback(merged.received_at, merge.NO_MATCHES)
         peer_responses.write_announcement(merged, self._merge_verdict(request, answers), own, answers)
         return merged
 
@@ -135,7 +125,7 @@ class FederatedCallExecutor:
     ) -> cstp_pb2.QueryDecisionsResponse:
         merged = cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._name)
         merged.query_time_ms = round(max(answer.latency_ms for answer in answers))
-        found = merge_search_results(NO_MATCHES, [answer.matches for answer in answers if answer.matches])
+        found = merge.merge_search_results(merge.NO_MATCHES, [answer.matches for answer in answers if answer.matches])
         peer_responses.write_query(
             merged, found, request.limit if request.HasField("limit") else DEFAULT_LIMIT, answers
         )
@@ -149,13 +139,13 @@ class FederatedCallExecutor:
         peer_responses.write_check(merged, self._merge_verdict(request, answers), answers)
         return merged
 
-    def _merge_verdict(self, request: Any, answers: list[peer_responses.PeerResponse]) -> FederatedVerdict:
+    def _merge_verdict(self, request: Any, answers: list[peer_responses.PeerResponse]) -> merge.FederatedVerdict:
         """Return the merged verdict of the agents; without any verdict it blocks, also if no agent is required."""
         # If nobody is required and nobody answers, all that follows are warnings, and nothing would have been checked.
         has_verdict = any(answer.verdict is not None for answer in answers)
-        own = EMPTY_VERDICT if has_verdict else verdict_without_judges(self._name)
+        own = merge.EMPTY_VERDICT if has_verdict else verdict_without_judges(self._name)
         quorum = self._policy.quorum(call_subject(request))
-        return decide_verdict(self._name, own, [answer.peer_verdict for answer in answers], quorum)
+        return merge.decide_verdict(self._name, own, [answer.peer_verdict for answer in answers], quorum)
 
 
 class FederatedClient(Cstp):
@@ -257,12 +247,12 @@ def request_for_agents(request: RequestT) -> RequestT:
     return forwarded
 
 
-def verdict_without_judges(agent: str) -> MergedVerdict:
+def verdict_without_judges(agent: str) -> merge.MergedVerdict:
     """Return a blocking verdict for a call that no agent evaluated."""
     violation = Violation(
-        UNREACHABLE_GUARDRAIL, "No verdict", "No agent gave a verdict.", Severity.BLOCK, code=UNREACHABLE_CODE
+        UNREACHABLE_GUARDRAIL, "No verdict", "No agent gave a verdict.", Severity.BLOCK, code=merge.UNREACHABLE_CODE
     )
-    return blocking_verdict(agent, violation)
+    return merge.blocking_verdict(agent, violation)
 
 
 def not_federated_error(method: str) -> MethodNotFound:

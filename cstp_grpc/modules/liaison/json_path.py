@@ -8,17 +8,7 @@ from threading import local
 from typing import Any
 
 import regex
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathQuery
-from jsonpath_rfc9535.filter_expressions import (
-    ComparisonExpression,
-    Expression,
-    FilterQuery,
-    FunctionExtension,
-    LogicalExpression,
-    PrefixExpression,
-    RootFilterQuery,
-    StringLiteral,
-)
+from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathQuery, filter_expressions
 from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment
 from jsonpath_rfc9535.selectors import FilterSelector
@@ -189,39 +179,39 @@ def check_query(query: JSONPathQuery, *, within: bool = False) -> None:
                 check_condition(selector.expression.expression)
 
 
-def check_condition(expression: Expression) -> None:
+def check_condition(expression: filter_expressions.Expression) -> None:
     """Raise InvalidJsonPath for a condition that could take unbounded time, or that the library evaluates wrongly."""
-    if isinstance(expression, LogicalExpression):
+    if isinstance(expression, filter_expressions.LogicalExpression):
         check_condition(expression.left)
         check_condition(expression.right)
-    elif isinstance(expression, PrefixExpression):
+    elif isinstance(expression, filter_expressions.PrefixExpression):
         check_condition(expression.right)
-    elif isinstance(expression, FilterQuery) and expression.query.empty():
+    elif isinstance(expression, filter_expressions.FilterQuery) and expression.query.empty():
         # The library finds false, 0 and "" missing where `@` is tested alone.
         raise InvalidJsonPath("`@` or `$` alone is always there; write [*] without a filter")
     else:
         check_operand(expression)
 
 
-def check_operand(expression: Expression) -> None:
+def check_operand(expression: filter_expressions.Expression) -> None:
     """Raise InvalidJsonPath for an operand or function argument that could take unbounded time."""
-    if isinstance(expression, ComparisonExpression):
+    if isinstance(expression, filter_expressions.ComparisonExpression):
         check_operand(expression.left)
         check_operand(expression.right)
-    elif isinstance(expression, RootFilterQuery) and not expression.query.singular_query():
+    elif isinstance(expression, filter_expressions.RootFilterQuery) and not expression.query.singular_query():
         raise InvalidJsonPath("`$` within a filter may be followed by names and indexes only, or it may take too long")
-    elif isinstance(expression, FilterQuery):
+    elif isinstance(expression, filter_expressions.FilterQuery):
         check_query(expression.query, within=True)
-    elif isinstance(expression, FunctionExtension):
+    elif isinstance(expression, filter_expressions.FunctionExtension):
         for argument in expression.args:
             check_operand(argument)
         if expression.name in ("match", "search"):
             check_pattern(expression.args[1])
 
 
-def check_pattern(argument: Expression) -> None:
+def check_pattern(argument: filter_expressions.Expression) -> None:
     """Raise InvalidJsonPath for a pattern that is not a literal I-Regexp: a context must not choose it."""
-    if not isinstance(argument, StringLiteral):
+    if not isinstance(argument, filter_expressions.StringLiteral):
         raise InvalidJsonPath("the pattern of match and search must be written in the path")
     try:
         compile_iregexp(argument.value)

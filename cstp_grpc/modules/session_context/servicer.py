@@ -6,12 +6,7 @@ import grpc
 
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.gen.cstp.v1 import session_context_pb2, session_context_pb2_grpc
-from cstp_grpc.modules.session_context.messages import (
-    READY_QUEUE,
-    RESPONSE,
-    parse_ready_queue,
-    parse_session_context,
-)
+from cstp_grpc.modules.session_context.messages import READY_QUEUE, RESPONSE, parse_ready_queue, parse_session_context
 from cstp_grpc.modules.session_context.reader import SessionContextReader
 from cstp_grpc.modules.session_context.ready_queue import ReadyQueueReader
 

@@ -9,19 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import Exemplar
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import Exemplar, export
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from cstp_grpc.common.version import VERSION
@@ -40,7 +28,7 @@ logger = logging.getLogger(__name__)
 NANOS: Final = 1_000_000_000
 STOP_SECONDS: Final = 3.0
 """How long the last metrics may take when a server stops. Chosen: a collector that is gone must not keep it."""
-CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+CUMULATIVE: Final = export.AggregationTemporality.CUMULATIVE
 BOUND: Final = "le"
 
 
@@ -82,25 +70,29 @@ class OtlpMetrics(PeriodicTask):
     def _export(self) -> None:
         now = int(self._clock() * NANOS)
         metrics = list(to_otlp_metrics(self._families.collect(), self._started, now))
-        scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
-        data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
+        scope = export.ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
+        data = export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")])
         self._exporter.export(data)
 
 
-def to_otlp_metrics(families: Iterable[Family], started: int, now: int) -> Iterator[Metric]:
+def to_otlp_metrics(families: Iterable[Family], started: int, now: int) -> Iterator[export.Metric]:
     """Yield families of Prometheus as metrics of OpenTelemetry; the instants are nanoseconds since the epoch."""
     for family in families:
-        data: Sum | Gauge | Histogram
+        data: export.Sum | export.Gauge | export.Histogram
         if family.type == "histogram":
-            data = Histogram(list(to_histogram_points(family.samples, started, now)), CUMULATIVE)
+            data = export.Histogram(list(to_histogram_points(family.samples, started, now)), CUMULATIVE)
         else:
-            points = [NumberDataPoint(dict(each.labels), started, now, float(each.value)) for each in family.samples]
-            data = Sum(points, CUMULATIVE, is_monotonic=True) if family.type == "counter" else Gauge(points)
+            points = [
+                export.NumberDataPoint(dict(each.labels), started, now, float(each.value)) for each in family.samples
+            ]
+            data = (
+                export.Sum(points, CUMULATIVE, is_monotonic=True) if family.type == "counter" else export.Gauge(points)
+            )
         unit = "s" if family.name.endswith("_seconds") else "By" if family.name.endswith("_bytes") else "1"
-        yield Metric(family.name, family.documentation, unit, data)
+        yield export.Metric(family.name, family.documentation, unit, data)
 
 
-def to_histogram_points(samples: Iterable[Sample], started: int, now: int) -> Iterator[HistogramDataPoint]:
+def to_histogram_points(samples: Iterable[Sample], started: int, now: int) -> Iterator[export.HistogramDataPoint]:
     """Yield a point for each set of labels of a histogram."""
     groups: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
     for sample in samples:
@@ -111,7 +103,7 @@ def to_histogram_points(samples: Iterable[Sample], started: int, now: int) -> It
         totals = {sample.name.rpartition("_")[2]: sample.value for sample in group if BOUND not in sample.labels}
         # Those of Prometheus contain the ones below; the last one has no bound.
         counts = [int(sample.value) for sample in buckets]
-        yield HistogramDataPoint(
+        yield export.HistogramDataPoint(
             attributes=dict(labels),
             start_time_unix_nano=started,
             time_unix_nano=now,

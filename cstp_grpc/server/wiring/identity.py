@@ -57,12 +57,7 @@ def build_issuer(issuer: JwtIssuerSettings, setting: str, follower: KeyFollower)
     follower.follow(keys)
     scopes = {value: frozenset(permitted) for value, permitted in issuer.permissions.items()} or DEFAULT_SCOPES
     mapping = ClaimMapping(
-        issuer.agent_claim,
-        issuer.agent_prefix,
-        issuer.tenant_claim,
-        issuer.tenant,
-        issuer.permissions_claim,
-        scopes,
+        issuer.agent_claim, issuer.agent_prefix, issuer.tenant_claim, issuer.tenant, issuer.permissions_claim, scopes
     )
     return JwtIssuer(
         issuer.issuer,

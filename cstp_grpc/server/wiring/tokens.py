@@ -28,12 +28,7 @@ def build_tokens_module(shared: SharedParts) -> Module:
     auth, live = shared.settings.auth, shared.live_tokens
     store = SqlTokenStore(shared.database)
     follower = TokenFollower(
-        store,
-        shared.writer,
-        live,
-        shared.clock,
-        shared=shared.database_is_shared,
-        resident=shared.deployment.resident,
+        store, shared.writer, live, shared.clock, shared=shared.database_is_shared, resident=shared.deployment.resident
     )
     managed = auth.managed_tokens
     administration = TokenAdministration(
