@@ -46,7 +46,7 @@ def answer_by_resident(words: Sequence[str]) -> bool:
         return False
     begun, event, answer = time.monotonic(), b"", None
     try:
-        event = b"".join(read_standard_input(begun + seconds))
+        event = b"".join(read_to_end(0, MAX_BYTES, begun + seconds))
         answer = ask_resident(where, words, event, begun + seconds)
     except OSError:
         pass
@@ -94,16 +94,14 @@ def find_namespaces() -> str:
         return ""
 
 
-def read_standard_input(deadline: float) -> Iterator[bytes]:
-    """Yield the bytes of standard input, cut just beyond the limit. Raises OSError, TimeoutError at the deadline."""
-    size = 0
-    while size <= MAX_BYTES:
-        if not select.select([0], [], [], seconds_left(deadline))[0]:
+def read_to_end(descriptor: int, most: int, deadline: float) -> Iterator[bytes]:
+    """Yield the bytes of a stream, cut just beyond a limit. Raises OSError, TimeoutError at the deadline."""
+    while most >= 0:
+        if not select.select([descriptor], [], [], seconds_left(deadline))[0]:
             raise TimeoutError
-        piece = os.read(0, PIECE_BYTES)
-        if not piece:
+        if not (piece := os.read(descriptor, PIECE_BYTES)):
             return
-        size += len(piece)
+        most -= len(piece)
         yield piece
 
 
@@ -124,7 +122,7 @@ def ask_resident(path: str, words: Sequence[str], event: bytes, deadline: float)
         connection.connect(path)
         connection.sendall(b"%d\n%b%b" % (len(header), header, event))
         connection.shutdown(_socket.SHUT_WR)
-        return parse_answer(b"".join(read_to_end(connection, deadline)))
+        return parse_answer(b"".join(read_to_end(connection.fileno(), MAX_BYTES, deadline)))
     # Whatever is wrong with it, the hook can answer itself. That the time is up is no such fault.
     except TimeoutError:
         raise
@@ -149,18 +147,6 @@ def is_private(folder: str) -> bool:
     """Return whether nobody but this user can put something into a folder. Raises OSError."""
     found = os.stat(folder)
     return found.st_uid == os.getuid() and not found.st_mode & 0o077
-
-
-def read_to_end(connection: _socket.socket, deadline: float) -> Iterator[bytes]:
-    """Yield the bytes that a peer sends until it closes. Raises OSError, and ValueError beyond the limit of bytes."""
-    size = 0
-    connection.settimeout(seconds_left(deadline))
-    while piece := connection.recv(PIECE_BYTES):
-        size += len(piece)
-        if size > 2 * MAX_BYTES:
-            raise ValueError(f"more than {2 * MAX_BYTES} bytes were sent")
-        yield piece
-        connection.settimeout(seconds_left(deadline))
 
 
 def seconds_left(deadline: float) -> float:

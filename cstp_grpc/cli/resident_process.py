@@ -27,7 +27,7 @@ from typing import Final, NoReturn
 
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.cli import hook_run
-from cstp_grpc.cli.resident_client import is_private, read_to_end
+from cstp_grpc.cli.resident_client import MAX_BYTES, is_private, read_to_end
 from cstp_grpc.common.garbage_collection import spare_modules_collection
 from cstp_grpc.core.guardrails.reloading import RuleLoader
 from cstp_grpc.core.guardrails.rulebook import RulebookError, read_rulebooks
@@ -135,7 +135,7 @@ def run_fork(connection: socket.socket, telling: socket.socket) -> NoReturn:
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        request = b"".join(read_to_end(connection, time.monotonic() + REQUEST_SECONDS))
+        request = b"".join(read_to_end(connection.fileno(), 2 * MAX_BYTES, time.monotonic() + REQUEST_SECONDS))
         output, errors = (text.encode(errors="replace") for text in answer_request(request))
         connection.settimeout(REQUEST_SECONDS)
         connection.sendall(b"%d %d\n%b%b" % (len(output), len(errors), output, errors))
