@@ -130,6 +130,8 @@ class DecisionBackground:
 
     contexts: Mapping[str, str] = field(default_factory=dict)
     successors: Mapping[str, model.Decision] = field(default_factory=dict)
+    lessons: Mapping[str, str] = field(default_factory=dict)
+    """Of long lessons, the sentence that helps, or "" if none does."""
 
 
 NO_BACKGROUND = DecisionBackground()

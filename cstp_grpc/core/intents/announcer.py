@@ -27,6 +27,7 @@ from cstp_grpc.core.guardrails.checker import (
 from cstp_grpc.core.guardrails.inputs import check_context_bounds
 from cstp_grpc.core.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.core.intents import model
+from cstp_grpc.core.intents.quoted_lessons import quote_lessons
 from cstp_grpc.core.intents.related_intents import RelatedIntent, RelatedIntents, subject_of_announcement
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.core.intents.suggestions import (
@@ -34,6 +35,7 @@ from cstp_grpc.core.intents.suggestions import (
     build_suggestions,
     find_needed_background,
     unconfirmed_checks,
+    with_background,
 )
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -285,6 +287,13 @@ class Announcer:
         )
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
+        bars = self._settings.bars
+        lessons = await quote_lessons(
+            [with_background(match, background).decision for match in similar if match.score >= bars.teaching],
+            announcement.searched_text,
+            self._related.embed,
+        )
+        background = replace(background, lessons=lessons) if lessons else background
         return Feedback(
             received_at, tuple(similar), verdict, code=code, warning=warning, background=background, action=action
         )

@@ -18,6 +18,7 @@ from cstp_grpc.core.decisions.store import MAX_BACKGROUND, NO_BACKGROUND, Decisi
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.core.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
 from cstp_grpc.core.intents.model import Announcement, CodeContext, Suggestion, SuggestionBars, SuggestionKind
+from cstp_grpc.core.intents.quoted_lessons import MAX_QUOTED_RECORDS, is_long_lesson
 from cstp_grpc.core.intents.related_intents import RelatedIntent
 
 MAX_SUGGESTIONS = 5
@@ -81,23 +82,26 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
 def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground | None:
     """Return the decisions to load in full for suggestions, or None (the usual case).
 
-    They are superseded decisions whose successor is not among the matches; the best own precedents without a lesson,
-    for their contexts; and own decisions among those that are compared, for their contexts too.
+    They are superseded decisions whose successor is not among the matches; the best own precedents without a lesson
+    and own decisions with a long one, for their contexts; and own decisions among those that are compared, for their
+    contexts too.
     """
     teaching = [match.decision for match in similar if match.score >= bars.teaching]
     own = [decision for decision in teaching if decision.agent == reader]
     precedents = [decision for decision in own if is_open_precedent(decision) and not decision.notes]
     compared = [decision for decision in own if decision.outcome is not None] if can_compare(teaching) else []
+    long = [decision for decision in teaching if is_long_lesson(decision)][:MAX_QUOTED_RECORDS]
+    quoted = [decision for decision in long if decision.agent == reader]
     listed = {match.decision.id for match in similar}
     superseded = [
         match.decision.id
         for match in similar
         if match.score >= bars.teaching and match.superseded_by is not None and match.superseded_by not in listed
     ]
-    contexts = [decision.id for decision in (*precedents[:MAX_READ_PRECEDENTS], *compared)]
+    contexts = [decision.id for decision in (*precedents[:MAX_READ_PRECEDENTS], *quoted, *compared)]
     if not contexts and not superseded:
         return None
-    return NeededBackground(tuple(contexts[:MAX_BACKGROUND]), tuple(superseded[:MAX_BACKGROUND]))
+    return NeededBackground(tuple(dict.fromkeys(contexts))[:MAX_BACKGROUND], tuple(superseded[:MAX_BACKGROUND]))
 
 
 def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
@@ -109,7 +113,7 @@ def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> 
 def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     """Yield every suggestion, the most useful first."""
     teaching = [
-        with_context(match, sources.background) for match in sources.similar if match.score >= sources.bars.teaching
+        with_background(match, sources.background) for match in sources.similar if match.score >= sources.bars.teaching
     ]
     troubled = [match for match in teaching if match.decision.outcome in TROUBLED]
     succeeded = [match for match in teaching if match.decision.outcome is Outcome.SUCCESS]
@@ -128,7 +132,8 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     # A missing input is not a reason to act differently, and would displace suggestions that are.
     yield from suggest_remedies(each for each in sources.verdict.warnings if each.code != UNKNOWN_ACTION)
     yield from suggest_failed_intents(related, sources.now)
-    yield from suggest_bare_failures(troubled, sources.bars.bare)
+    bare = [match for match in troubled if match.decision.id not in sources.background.lessons]
+    yield from suggest_bare_failures(bare, sources.bars.bare)
     yield from checks[FIRST_CHECKS:]
     yield from suggest_lessons(succeeded, sources.similar)
     yield from suggest_precedents(teaching, sources.reader)
@@ -268,9 +273,14 @@ def is_open_precedent(decision: Decision) -> bool:
     return decision.status is DecisionStatus.DECIDED and decision.outcome is None
 
 
-def with_context(match: Match, background: DecisionBackground) -> Match:
-    context = background.contexts.get(match.decision.id)
-    return match if context is None else replace(match, decision=replace(match.decision, context=context))
+def with_background(match: Match, background: DecisionBackground) -> Match:
+    """Return a match with the context that was read, and instead of a long lesson the sentence that helps."""
+    decision = match.decision
+    context = background.contexts.get(decision.id, decision.context)
+    notes = background.lessons.get(decision.id, decision.notes)
+    if context is decision.context and notes is decision.notes:
+        return match
+    return replace(match, decision=replace(decision, context=context, notes=notes))
 
 
 def decision_statement(context: str) -> str:

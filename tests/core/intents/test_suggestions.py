@@ -421,3 +421,23 @@ def test_what_was_decided_may_be_a_list(section: str, statement: str) -> None:
 def test_a_heading_of_many_spaces_is_looked_through_once() -> None:
     # With two runs of spaces beside each other, the search would take minutes.
     assert DECISION_SECTION.search("# Decision" + " " * 200_000 + "x") is None
+
+
+def test_of_a_long_lesson_the_sentence_that_helps_is_quoted() -> None:
+    notes = "Better dashboards. " * 30
+    helps = DecisionBackground(lessons={"Upgrade DNS": "Read the vendor's release notes, too."})
+    assert said(match("Upgrade DNS", Outcome.FAILURE, notes), background=helps) == [
+        "A similar decision failed: Upgrade DNS. Lesson: Read the vendor's release notes, too."
+    ]
+
+
+def test_a_long_lesson_without_a_sentence_that_helps_is_silent() -> None:
+    failed = match("Upgrade DNS", Outcome.FAILURE, "Better dashboards. " * 30, score=0.9)
+    assert said(failed, background=DecisionBackground(lessons={"Upgrade DNS": ""})) == []
+
+
+def test_the_contexts_of_own_long_lessons_are_needed() -> None:
+    own = match("Upgrade DNS", Outcome.FAILURE, "Better dashboards. " * 30)
+    other = match("Upgrade the mesh", Outcome.FAILURE, "Better dashboards. " * 30, agent="bob")
+    needed = find_needed_background([own, other, match("Upgrade", Outcome.FAILURE, "Short.")], "alice", BARS)
+    assert needed == NeededBackground(("Upgrade DNS",))
