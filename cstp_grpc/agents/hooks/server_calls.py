@@ -64,11 +64,7 @@ class BridgeCalls:
         with failures_of_calls():
             authorities = None if self._ca_file is None else self._ca_file.read_bytes()
             bridge = JsonRpcConnection(
-                self._url,
-                self._token,
-                root_certificates=authorities,
-                clock=self._clock,
-                max_bytes=MAX_RESPONSE_BYTES,
+                self._url, self._token, root_certificates=authorities, clock=self._clock, max_bytes=MAX_RESPONSE_BYTES
             )
             return bridge.call(method, params, self._deadline - self._clock())
 

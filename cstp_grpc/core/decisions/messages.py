@@ -19,10 +19,7 @@ LINKS: Final = MessageMapper(model.Links, journal_pb2.Links)
 REVIEW: Final = MessageMapper(model.DecisionReview, journal_pb2.DecisionReview, {"reviewed_date": "at"})
 FORMER_CONTENT: Final = MessageMapper(model.FormerContent, journal_pb2.FormerContent, {"replaced_date": "replaced_at"})
 HISTORY: Final = MessageMapper(
-    model.DecisionHistory,
-    journal_pb2.DecisionHistory,
-    {"former_contents": "former"},
-    nested=(REVIEW, FORMER_CONTENT),
+    model.DecisionHistory, journal_pb2.DecisionHistory, {"former_contents": "former"}, nested=(REVIEW, FORMER_CONTENT)
 )
 CHANGE: Final = MessageMapper(
     model.JournalChange, journal_pb2.WatchDecisionsResponse, given=("journal_revision",), nested=(DECISION,)

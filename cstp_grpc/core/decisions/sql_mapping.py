@@ -133,12 +133,7 @@ def entry_from_row(row: AnyRow, links: Links, review_by: datetime | None) -> Jou
     reasons = [replace(reason, text=text) for reason, text in zip(shown.reasons, row.reason_texts, strict=True)]
     return JournalEntry(
         decision=replace(
-            shown,
-            context=row.context,
-            reasons=tuple(reasons),
-            source=row.source,
-            links=links,
-            review_by=review_by,
+            shown, context=row.context, reasons=tuple(reasons), source=row.source, links=links, review_by=review_by
         ),
         stated_status=STATUS[row.stated_status],
         content_hash=row.content_hash,

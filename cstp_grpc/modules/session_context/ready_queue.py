@@ -63,11 +63,7 @@ class ReadyQueueReader:
     """Reads the ready queues of agents, each of which gets its own items only."""
 
     def __init__(
-        self,
-        decisions: JournalReader,
-        intents: SqlIntentStore,
-        analyst: ReviewAnalyst,
-        clock: Callable[[], datetime],
+        self, decisions: JournalReader, intents: SqlIntentStore, analyst: ReviewAnalyst, clock: Callable[[], datetime]
     ) -> None:
         self._decisions = decisions
         self._intents = intents
@@ -102,11 +98,7 @@ class ReadyQueueReader:
 
     def _read_unclosed_intents(self, caller: Caller, now: datetime) -> Iterator[ReadyItem]:
         left_open = IntentFilter(
-            agent=caller.reader,
-            after=now - UNCLOSED_UNTIL,
-            before=now - UNCLOSED_AFTER,
-            closed=False,
-            latest_only=True,
+            agent=caller.reader, after=now - UNCLOSED_UNTIL, before=now - UNCLOSED_AFTER, closed=False, latest_only=True
         )
         for item in self._intents.page(left_open, MAX_READ).items:
             yield ReadyItem(

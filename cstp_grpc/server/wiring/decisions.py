@@ -16,11 +16,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.search.chroma_process import (
-    ChildChromaServer,
-    ChromaServer,
-    SharedChromaServer,
-)
+from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaServer, SharedChromaServer
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
 from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher

@@ -13,16 +13,10 @@ from cstp_grpc.core.decisions.servicer import DecisionQueries, QueryLimits
 from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker, prepare_history
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.servicer import GuardrailChecks
+from cstp_grpc.core.intents import model
 from cstp_grpc.core.intents.announcer import AnnouncementRecords, AnnouncementSources, Announcer, FeedbackSettings
 from cstp_grpc.core.intents.closing import IntentCloser
 from cstp_grpc.core.intents.intent_feed import IntentFeed
-from cstp_grpc.core.intents.model import (
-    CitationRecorder,
-    CodeContextReader,
-    ConfidenceHistory,
-    IntentSharing,
-    SuggestionBars,
-)
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
 from cstp_grpc.core.intents.related_intents import REMOVAL_BATCH, RecentIntents, RelatedIntents
 from cstp_grpc.core.intents.servicer import Announcements, CstpService, IntentService
@@ -61,9 +55,9 @@ def build_intents_module(
     evaluator: GuardrailEvaluator,
     decisions: DecisionParts,
     intents: SqlIntentStore,
-    code: CodeContextReader,
-    citations: CitationRecorder | None,
-    confidences: ConfidenceHistory,
+    code: model.CodeContextReader,
+    citations: model.CitationRecorder | None,
+    confidences: model.ConfidenceHistory,
     approvals: ApprovalGate | None,
 ) -> IntentParts:
     """Build guardrail checks and announcements, which record citations, warn of confidences and request approvals."""
@@ -81,14 +75,14 @@ def build_intents_module(
         shared.clock,
         pools[PoolName.CHECKS],
         FeedbackSettings(
-            SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
+            model.SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
             min_score=cstp.least_feedback_score,
             stores_content=cstp.intent.store_received,
             responds=cstp.intent.auto_respond,
         ),
     )
     limits = QueryLimits(cstp.query.max_results, cstp.query.min_score)
-    sharing = IntentSharing(frozenset(cstp.intent.shared_by))
+    sharing = model.IntentSharing(frozenset(cstp.intent.shared_by))
     servicer = CstpService(
         Announcements(name, announcer, sharing),
         DecisionQueries(name, decisions.search, limits, shared.read_policy, pools[PoolName.QUERIES]),

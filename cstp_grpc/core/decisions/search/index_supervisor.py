@@ -11,12 +11,7 @@ from itertools import islice
 
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.decisions.passages import MAX_PASSAGES
-from cstp_grpc.core.decisions.search.ann_index import (
-    IndexCorrupted,
-    IndexUnavailable,
-    decision_of_passage,
-    passage_id,
-)
+from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable, decision_of_passage, passage_id
 from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.core.decisions.search.chroma_process import ChromaServer, backoff_seconds
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix

@@ -15,12 +15,7 @@ from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import QueryTerm, TermField
 from cstp_grpc.core.decisions.model import MatchReason
 from cstp_grpc.core.decisions.search import relevance
-from cstp_grpc.core.decisions.search.matrix_snapshot import (
-    OUTCOME_BITS,
-    Mask,
-    MatrixSnapshot,
-    StringInterner,
-)
+from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
 from cstp_grpc.core.decisions.search.row_vectors import Rows, Scores, SharedScans, dot_products
 from cstp_grpc.core.decisions.search.word_index import FoundTerms, inverse_document_frequency
 
@@ -275,13 +270,7 @@ class CandidateRows:
         return np.flatnonzero(kept)
 
     def _select_places(
-        self,
-        rows: Rows,
-        evidence: NDArray[np.float64],
-        limit: int,
-        least: float,
-        error: float,
-        with_exemplars: bool,
+        self, rows: Rows, evidence: NDArray[np.float64], limit: int, least: float, error: float, with_exemplars: bool
     ) -> Rows:
         """Return the places of the rows that `best` may return by an evidence that is off by at most an error."""
         least -= error
