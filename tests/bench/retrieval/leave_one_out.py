@@ -1,8 +1,8 @@
 """Chooses weights of the evidence on collections, and measures each collection with those chosen without it.
 
-`.venv/bin/python -m tests.bench.retrieval.leave_one_out --data FOLDER` reads each JSON file in it: `records` with
-`source`, `title`, `context` and perhaps `notes`; `queries` with `text`, `right` (sources) and perhaps `asking` (a source
-that does not count); and perhaps `group`, for collections that are left out together.
+`.venv/bin/python -m tests.bench.retrieval.leave_one_out --data FOLDER` reads each JSON file of the folder: `records`
+with `source`, `title`, `context` and perhaps `notes`; `queries` with `text`, `right` (sources) and perhaps `asking` (a
+source that does not count); and perhaps `group`, for collections that are left out together.
 """
 
 from __future__ import annotations
