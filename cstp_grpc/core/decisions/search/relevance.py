@@ -25,7 +25,7 @@ path."""
 
 SHORT_QUERY_WEIGHTS = (0.6, 0.3)
 """Weights of coverage, and of coverage that is not coincidental, for a query of no words. Chosen by leaving out each of
-29 collections in turn (docs/adr/0035): questions in other words share few with the record that answers them."""
+22 collections in turn (docs/adr/0035): questions in other words share few with the record that answers them."""
 LONG_QUERY_WEIGHTS = (0.0, 1.5)
 """The same from `LONG_QUERY` words on, such as titles with an abstract."""
 LONG_QUERY = 20
