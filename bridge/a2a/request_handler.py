@@ -183,7 +183,7 @@ class A2aRequestHandler:
                     stored = await self._wait_for_end(stored, metadata, CANCEL_POLL_SECONDS)
             # It may have come to wait for input, and can be canceled after all: around again.
             if stored.task.status.state not in task_store.CANCELABLE_STATES:
-                sent = "what it asks for has been sent and cannot be prevented; get its result"
+                sent = "its request has been sent and cannot be prevented; get its result"
                 state = task_store.state_name(stored.task)
                 reason = f"has ended, it is {state}" if task_store.has_ended(stored.task) else f"is {state}: {sent}"
                 raise TaskNotCancelableError(f"Task {stored.task.id} {reason}")

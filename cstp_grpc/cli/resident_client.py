@@ -34,7 +34,7 @@ spent_seconds = 0.0
 
 
 def answer_by_resident(words: Sequence[str]) -> bool:
-    """Print the resident process's answer to the event on standard input; return False if there is none.
+    """Print the resident process's answer to the event on standard input; return False without an answer.
 
     Standard input then yields the event again.
     """

@@ -36,7 +36,7 @@ from cstp_grpc.platform.config.environment import replace_environment
 IDLE_SECONDS: Final = 600.0
 """How long the process stays without a hook. Chosen: longer than people read before they let an agent go on."""
 TOLD_BYTES: Final = 65_536
-"""Maximum size of what a fork tells. Chosen: several times the longest path."""
+"""Maximum size of the report of a fork. Chosen: several times the longest path."""
 MAX_WAITING: Final = 64
 """How many hooks may wait to be accepted. Chosen: more than agents run at once."""
 REQUEST_SECONDS: Final = 5.0

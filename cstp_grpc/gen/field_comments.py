@@ -754,7 +754,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.GetReadyQueueRequest.limit': 'Maximum number of items, 1 to 100. [default: 20]',
     'cstp.v1.GetReadyQueueRequest.project': 'Only items of exactly this project; drift concerns all projects. [default: any]',
     'cstp.v1.GetReadyQueueRequest.reasons': 'Only items with one of these reasons. [default: all]',
-    'cstp.v1.GetReadyQueueResponse': 'What the caller should look after.',
+    'cstp.v1.GetReadyQueueResponse': 'The first items of the ready queue of the caller.',
     'cstp.v1.GetReadyQueueResponse.items': 'The items.',
     'cstp.v1.GetReadyQueueResponse.more': 'Whether there are more. Of each reason at most 200 items are read, the latest ones.',
     'cstp.v1.GetReadyQueueResponse.read_at': 'When this was read.',

@@ -20,7 +20,7 @@ ASKING_OPTIONS: Final = frozenset({"-i", "--prompt-interactive", "--interactive"
 def is_headless(program: str, process: int) -> bool:
     """Return whether the nearest of a process and its ancestors that is an agent's program cannot ask.
 
-    False if there is none.
+    False without such a program.
     """
     for _ in range(MAX_ANCESTORS):
         if process <= 1:

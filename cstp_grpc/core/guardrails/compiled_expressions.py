@@ -1,7 +1,7 @@
 """Compiled expressions of packaged rules, kept in the folder of Python's bytecode and for as long as it.
 
-Compiling takes half of the time in which rules are loaded. Whoever may write to that folder may change this package
-too, so that nothing else is trusted. Without the right to write there, expressions are compiled at each start.
+Compiling takes half of the time in which rules are loaded. A user who may write to that folder may change this package
+too, so nothing else is trusted. Without the right to write there, expressions are compiled at each start.
 """
 
 from __future__ import annotations

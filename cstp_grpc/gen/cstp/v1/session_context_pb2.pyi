@@ -149,7 +149,7 @@ Global___GetReadyQueueRequest: _TypeAlias = GetReadyQueueRequest  # noqa: Y015
 
 @_typing.final
 class GetReadyQueueResponse(_message.Message):
-    """What the caller should look after."""
+    """The first items of the ready queue of the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -230,7 +230,7 @@ func (x *GetReadyQueueRequest) GetLimit() int32 {
 	return 0
 }
 
-// What the caller should look after.
+// The first items of the ready queue of the caller.
 type GetReadyQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The items.
