@@ -41,6 +41,7 @@ NOT_RUN = {
         "$ cstp serve --config cstp.yaml --workers auto",
     ): "tried by tests/cli/test_workers.py",
     ("docs/deployment/containers.md", "kubectl create namespace cstp"): "needs a cluster of Kubernetes",
+    ("docs/importing.md", "$ cstp export --agent grpc://old"): "needs two servers: tests/cli/test_round_trip.py",
     **{
         ("docs/importing.md", title): "imported by tests/modules/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")

@@ -18,6 +18,7 @@ from cstp_grpc.cli.command_decorators import FILE, config_option, current_state,
 from cstp_grpc.cli.console import Console, Text
 from cstp_grpc.cli.output import Output, json_members, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, ServerChoice, choose_server
+from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract import json_codec
@@ -26,7 +27,7 @@ from cstp_grpc.contract.enums import Permission, Visibility
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
 from cstp_grpc.core.decisions.messages import IMPORT
 from cstp_grpc.core.decisions.model import DecisionContent
-from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.gen.cstp.v1 import journal_pb2, options_pb2
 from cstp_grpc.modules import importing
 from cstp_grpc.platform import config
 from cstp_grpc.platform.config import Settings
@@ -73,15 +74,26 @@ DELETED_ACTION = "deleted before"
 """The action on a record that is not imported because its decision was deleted."""
 PRESENT_ACTION = "already in this journal"
 """The action on an exported decision that the journal has."""
-ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", DELETED_ACTION, PRESENT_ACTION)
-OPTIONAL_ACTIONS = (READ_ACTION, DELETED_ACTION, PRESENT_ACTION)
+RENAMED_ACTIONS = {
+    "deleted": DELETED_ACTION,
+    "outdated": "later in this journal",
+    "erased": "deleted",
+    "refused": "of another agent",
+}
+"""The words for actions whose names in the contract are not clear without it."""
+CONFLICTS = ("later in this journal", "of another agent")
+"""The actions on records that differ from their decisions in the journal, which stay."""
+OPTIONAL_ACTIONS = (READ_ACTION, *RENAMED_ACTIONS.values(), PRESENT_ACTION)
 """The actions that a summary names only if they happened."""
+ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", *OPTIONAL_ACTIONS[1:])
 ACTION_STYLES = {
     "imported": "green",
     "updated": "yellow",
     "unchanged": "dim",
-    DELETED_ACTION: "dim",
-    PRESENT_ACTION: "dim",
+    **dict.fromkeys(OPTIONAL_ACTIONS, "dim"),
+    "deleted": "red",
+    "later in this journal": "yellow",
+    "of another agent": "red",
     READ_ACTION: "green",
 }
 
@@ -102,7 +114,8 @@ class ImportReport:
 
     @property
     def failed(self) -> bool:
-        return any(skipped.error for skipped in self.skipped)
+        is_refused = any(item.action == journal_pb2.IMPORT_ACTION_REFUSED for item in self.results)
+        return is_refused or any(skipped.error for skipped in self.skipped)
 
     def actions(self) -> Iterator[tuple[importing.ParsedRecord, str]]:
         if self.dry_run:
@@ -111,7 +124,7 @@ class ImportReport:
         # After a failure there are fewer results than records; they come in the order of the requests.
         for parsed, result in zip(self.parsed, self.results, strict=False):
             action = enum_word(journal_pb2.ImportAction, result.action)
-            yield parsed, DELETED_ACTION if action == "deleted" else action
+            yield parsed, RENAMED_ACTIONS.get(action, action)
 
     def as_json(self) -> dict[str, Any]:
         answer = json_codec.to_json(journal_pb2.ImportDecisionsResponse(results=self.results))
@@ -136,15 +149,17 @@ class ImportReport:
     def show(self, console: Console, *, verbose: bool) -> None:
         """Print a line for each file, the skipped records, the remarks if wanted, and a summary."""
         actions: dict[Path, Counter[str]] = defaultdict(Counter)
+        remarks: dict[Path, list[str]] = defaultdict(list)
         for parsed, action in self.actions():
             actions[parsed.path][action] += 1
+            if action in CONFLICTS:
+                remarks[parsed.path].append(f"line {parsed.line}: {parsed.record.source}: {action}, nothing was stored")
         skipped: dict[Path, list[importing.SkippedRecord]] = defaultdict(list)
         for item in self.skipped:
             skipped[item.path].append(item)
         dates: dict[Path, Counter[str]] = defaultdict(Counter)
         for parsed in (*self.parsed, *self.present):
             dates[parsed.path][parsed.date_from.value] += 1
-        remarks: dict[Path, list[str]] = defaultdict(list)
         for parsed in self.parsed:
             where = f"line {parsed.line}: " if parsed.line else ""
             remarks[parsed.path] += [f"{where}{note}" for note in parsed.notes]
@@ -232,9 +247,10 @@ def import_command(
     """Import decision records from files. PATHS are files and folders.
 
     It reads decision records, post-mortems and design documents in Markdown, and decisions in YAML and JSON Lines.
-    Importing again updates only changed records, skips deleted decisions, and resumes an interrupted import. Without
-    --agent the decisions go to this machine's server, or straight into its store if no server runs. Exit code 1 means
-    that a record was skipped because of an error.
+    Importing again updates only changed records, skips deleted decisions, and resumes an interrupted import. With the
+    permission `migrate`, your decisions in an export keep their ids, dates and reviews. Without --agent the decisions
+    go to this machine's server, or straight into its store if no server runs. Exit code 1 means that a record was
+    skipped because of an error, or has the id of another agent's decision.
 
     \b
     Examples:
@@ -291,6 +307,8 @@ def read_import_requests(
                 continue
             content = with_defaults(found.record.content, share=share, project=project)
             request = IMPORT.encode(replace(found.record, content=content))
+            if request.identity.deleted:
+                request.ClearField("decision")
             if wrong := describe_violations(validator, request):
                 report.skipped.append(importing.SkippedRecord(found.path, found.line, wrong, error=True))
             else:
@@ -324,7 +342,7 @@ def send_records(
     endpoint = current_state().endpoint = choose_import_server(choice)
     # A server that is gone does not answer pings, so that a slow one can be waited for.
     with endpoint.connect(math.inf if timeout is None else timeout) as client:
-        requests = leave_out_present(client, report, requests)
+        requests = leave_out_present(client, report, choose_identities(out, client, report, requests))
         with progress_bar(out, "Importing", len(requests)) as advance:
             for group in split_by_size(requests):
                 report.unanswered = len(group)
@@ -338,23 +356,59 @@ def send_records(
                 advance(len(group))
 
 
-def leave_out_present(client: CstpClient, report: ImportReport, requests: list[ImportRequest]) -> list[ImportRequest]:
-    """Return the requests without exported decisions that the journal has, and move these in the report.
+def choose_identities(
+    out: Output, client: CstpClient, report: ImportReport, requests: list[ImportRequest]
+) -> list[ImportRequest]:
+    """Remove the identities that the caller may not import, and return the requests without their deletions.
 
     Raises CstpError.
     """
-    exported = {match[1] for request in requests if (match := EXPORTED_ID.search(request.source))}
+    if not any(request.HasField("identity") for request in requests):
+        return requests
+    access = client.get_access()
+    may_migrate = options_pb2.PERMISSION_MIGRATE in access.permissions
+    lacks_permission = f"{access.requesting_agent!r} lacks the permission migrate"
+    reason = "another agent recorded it" if may_migrate else lacks_permission
+    kept, chosen, renamed = [], [], 0
+    for parsed, request in zip(report.parsed, requests, strict=True):
+        if request.HasField("identity") and not (may_migrate and parsed.agent == access.requesting_agent):
+            if request.identity.deleted:
+                skipped = importing.SkippedRecord(parsed.path, parsed.line, f"a deletion: {reason}", error=False)
+                report.skipped.append(skipped)
+                continue
+            request.ClearField("identity")
+            renamed += 1
+        kept.append(parsed)
+        chosen.append(request)
+    report.parsed = kept
+    if renamed:
+        # Also of those that are `already in this journal`, which is found out next.
+        out.note(f"{count_noun(renamed, 'decision')} cannot be imported under the same id: {reason}.")
+    return chosen
+
+
+def leave_out_present(client: CstpClient, report: ImportReport, requests: list[ImportRequest]) -> list[ImportRequest]:
+    """Return the requests without exported decisions that the journal has or had, and move these in the report.
+
+    Raises CstpError.
+    """
+    found = [request.source for request in requests if not request.HasField("identity")]
+    exported = {match[1] for source in found if (match := EXPORTED_ID.search(source))}
     if not exported:
         return requests
-    with closing(client.export_decisions()) as decisions:
-        present = {f"#{decision.id}" for decision in decisions if decision.id in exported}
+    with closing(client.export_decisions(include_deleted=True)) as decisions:
+        known = {f"#{item.id}": item.HasField("deleted_date") for item in decisions if item.id in exported}
     kept, left = [], []
     for parsed, request in zip(report.parsed, requests, strict=True):
-        if request.source[request.source.rfind("#") :] in present:
-            report.present.append(parsed)
-        else:
+        is_deleted = None if request.HasField("identity") else known.get(request.source[request.source.rfind("#") :])
+        if is_deleted is None or (is_deleted and request.restore_deleted):
             kept.append(parsed)
             left.append(request)
+        elif is_deleted:
+            reason = "it was deleted in this journal; --restore-deleted imports it as a new decision"
+            report.skipped.append(importing.SkippedRecord(parsed.path, parsed.line, reason, error=False))
+        else:
+            report.present.append(parsed)
     report.parsed = kept
     return left
 

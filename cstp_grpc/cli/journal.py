@@ -329,18 +329,19 @@ def export_command(
 ) -> None:
     """Export your decisions as JSON Lines. `cstp import` reads them.
 
-    Each line is a decision as `cstp show --json` prints it, without its history. Links are ids; on import they refer to
-    the decisions of the same file.
+    Each line is a decision as `cstp show --json` prints it, without its history but with its provenance. Without
+    options that choose decisions, it also exports the ids of those that you deleted.
 
     \b
     Examples:
       cstp export --output decisions.jsonl
       cstp export --project shop --all | jq .title
     """
+    include_deleted = not any(value not in (None, ()) for value in filters.values())
     if not everything and filters["agent"] is None:
         filters["agent"] = client.get_access().requesting_agent
-    decisions = client.export_decisions(filters=filters)
-    lines = (json.dumps(json_codec.to_json(decision), ensure_ascii=False) + "\n" for decision in decisions)
+    exported = client.export_decisions(filters=filters, include_deleted=include_deleted)
+    lines = (json.dumps(json_codec.to_json(item), ensure_ascii=False) + "\n" for item in exported)
     if path is None:
         for line in lines:
             out.write_verbatim(line)

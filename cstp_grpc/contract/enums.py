@@ -195,6 +195,7 @@ class Permission(StrEnum):
     ERASE = "erase"
     APPROVE = "approve"
     OVERSEE = "oversee"
+    MIGRATE = "migrate"
 
 
 class NodeRule(StrEnum):

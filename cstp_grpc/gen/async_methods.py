@@ -57,7 +57,7 @@ class AsyncCstp:
             request_id: Chosen by the caller at random, to make a repetition safe: 1 to 128 visible ASCII characters.
             agent: The agent that it identifies; 1 to 200 characters.
             permissions: Permissions of the token; at least one, and only those of the caller. One of query, check,
-                announce, record, review, admin, any, converse, route, erase, approve, oversee.
+                announce, record, review, admin, any, converse, route, erase, approve, oversee, migrate.
             expires_at: When it expires. [default: after `auth.managed_tokens.default_days`]
             note: Its purpose; 1 to 200 characters.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -1072,7 +1072,7 @@ class AsyncCstp:
             acting_agent: The agent that acts, for guardrails that apply to some agents only. [default: the caller]
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
                 neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
-                approve, oversee.
+                approve, oversee, migrate.
             at: The instant at which it acts. [default: now]
             guardrail_ids: Only these guardrails; all when empty.
             page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
@@ -1141,7 +1141,7 @@ class AsyncCstp:
             acting_agent: The agent that acts. [default: the caller]
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
                 neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
-                approve, oversee.
+                approve, oversee, migrate.
             at: The instant at which it acts. [default: now]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -1482,12 +1482,13 @@ class AsyncCstp:
         self,
         *,
         filters: types_pb2.DecisionFilters | Fields | None = None,
+        include_deleted: bool = False,
         resume: bool = True,
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[journal_pb2.Decision, None]:
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without
-        their history, and others' shared ones without contexts and texts of reasons.
+        their history but with their provenance, and others' shared ones without contexts and texts of reasons.
 
         What changes meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once. Yields
         each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the last one that was
@@ -1495,11 +1496,13 @@ class AsyncCstp:
 
         Args:
             filters: Conditions that decisions must meet.
+            include_deleted: True also answers the deletions of the caller's decisions, before all decisions and
+                whatever the filters are.
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
         """
-        call = calls.export_decisions(filters=filters)
+        call = calls.export_decisions(filters=filters, include_deleted=include_deleted)
         return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
 
     def watch_decisions(
@@ -1569,8 +1572,9 @@ class AsyncCstp:
 
         Importing a source again updates the decision if its content has changed. A decision that the caller deleted
         stays deleted unless the record says otherwise. Records are stored in batches; after a broken stream the stored
-        batches stay, and the import can be repeated. They travel in batches, each of which is stored when its results
-        are yielded; over gRPC only.
+        batches stay, and the import can be repeated. Errors: PERMISSION_DENIED for a record with an identity without
+        the permission `migrate`. They travel in batches, each of which is stored when its results are yielded; over
+        gRPC only.
 
         Args:
             requests: What is sent.

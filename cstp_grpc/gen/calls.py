@@ -847,9 +847,15 @@ def find_duplicate_decisions(
 def export_decisions(
     *,
     filters: types_pb2.DecisionFilters | Fields | None = None,
+    include_deleted: bool = False,
 ) -> WatchCall[journal_pb2.Decision]:
     """Describe exportDecisions of cstp.v1.JournalService."""
-    return WatchCall("cstp.exportDecisions", {"filters": filters}, "decision", "")
+    return WatchCall(
+        "cstp.exportDecisions",
+        {"filters": filters, "include_deleted": include_deleted},
+        "decision",
+        "",
+    )
 
 
 def watch_decisions(

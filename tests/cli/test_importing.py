@@ -300,17 +300,19 @@ def test_an_export_is_not_imported_into_the_journal_that_it_is_of(server: Server
     server.ok("import", "records.jsonl")
     server.ok("export", "--output", "export.jsonl")
     shown = server.ok("import", "export.jsonl")
-    assert "0 imported, 0 updated, 0 unchanged, 3 already in this journal, 0 skipped." in shown
-    assert len(server.json("import", "export.jsonl")["alreadyInJournal"]) == 3
+    assert "0 imported, 0 updated, 3 unchanged, 0 skipped." in shown
+    assert [item["action"] for item in server.json("import", "export.jsonl")["results"]] == ["unchanged"] * 3
     assert len(server.json("list")["decisions"]) == 3
 
 
-def test_what_was_deleted_is_imported_from_an_export(server: Server, home: Path) -> None:
+def test_an_export_does_not_bring_back_a_deleted_decision(server: Server, home: Path) -> None:
     write_decisions(home / "records.jsonl", 2)
     server.ok("import", "records.jsonl")
     server.ok("export", "--output", "export.jsonl")
     deleted = server.json("list")["decisions"][0]
     server.ok("delete", deleted["id"], "--yes")
     shown = server.ok("import", "export.jsonl")
-    assert "1 imported, 0 updated, 0 unchanged, 1 already in this journal, 0 skipped." in shown
-    assert "1 unchanged, 1 already in this journal" in server.ok("import", "export.jsonl")
+    assert "0 imported, 0 updated, 1 unchanged, 1 deleted before, 0 skipped." in shown
+    restored = server.ok("import", "export.jsonl", "--restore-deleted")
+    assert "1 imported, 0 updated, 1 unchanged, 0 skipped." in restored
+    assert server.json("show", deleted["id"])["decision"]["title"] == deleted["title"]

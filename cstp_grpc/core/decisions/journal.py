@@ -299,8 +299,8 @@ class Journal(JournalReader):
         """Import records in their order, all or none, and return the result of each.
 
         The caller and the source identify a decision: one with the same content is kept, one with another content is
-        updated as `apply_import` says. Links to decisions that are not imported yet take effect once they are. Raises
-        QueryFailed if the embedder fails.
+        updated as `apply_import` says. One with an identity is updated as `merge_state` says. Links to decisions that
+        are not imported yet take effect once they are. Raises QueryFailed if the embedder fails.
         """
         change = self._change_context(caller, request_id)
         candidates = [lifecycle.make_import_candidate(record, caller) for record in records]
@@ -310,14 +310,17 @@ class Journal(JournalReader):
         def job(transaction: JournalTransaction) -> Sequence[model.ImportResult]:
             ids = {item.decision_id for item in candidates}
             known, deleted = transaction.load(ids), transaction.find_deleted(ids)
-            merged = lifecycle.plan_import(candidates, known, deleted, caller, change.at)
+            merged = lifecycle.ImportPlanner(known, deleted, caller, change.at).plan(candidates)
+            # First: it removes the links to the decision, and those that are left in an export were declared later.
+            for key, remains in merged.deletions.items():
+                transaction.import_deletion(remains, merged.origins[key])
             entries = merged.entries
             for key in known.keys() & entries.keys():
                 transaction.keep_former(known[key], entries[key])
             new = {key: entry for key, entry in entries.items() if key not in known}
             transaction.restore([entry for key, entry in new.items() if key in deleted])
             transaction.insert([entry for key, entry in new.items() if key not in deleted])
-            transaction.update([entry for key, entry in entries.items() if key in known])
+            transaction.update([entry for key, entry in entries.items() if key in known], keeps_dates=True)
             embedded = [
                 entry.decision
                 for key, entry in entries.items()
@@ -328,8 +331,12 @@ class Journal(JournalReader):
             ]
             transaction.put_vectors(self._embedder.model, list(map(prepared.vectors_of, embedded)))
             transaction.declare(list(merged.declarations.values()))
+            for key, reviews in merged.reviews.items():
+                transaction.add_missing_reviews(key, reviews)
             for changed in merged.changes:
-                transaction.record_event(AuditEvent.DECISION_IMPORTED, changed)
+                origin = merged.origins.get(changed.id)
+                text = None if origin is None else f"{changed.title} (from {origin})"
+                transaction.record_event(AuditEvent.DECISION_IMPORTED, changed, text)
             return merged.results
 
         return self._write(change, job)
@@ -344,7 +351,7 @@ class Journal(JournalReader):
 
         def job(transaction: JournalTransaction) -> None:
             entries = transaction.load(item.id for item in decisions)
-            transaction.update(list(entries.values()))
+            transaction.update(list(entries.values()), keeps_dates=True)
             vectors = [prepared.vectors_of(entry.decision) for entry in entries.values()]
             transaction.put_vectors(self._embedder.model, vectors)
 
@@ -363,7 +370,7 @@ class Journal(JournalReader):
     ) -> PreparedTexts:
         """Embed the changes of an import of candidates, as far as they are known before the transaction."""
         entries = {key: JournalEntry(item, item.status, "") for key, item in present.items()}
-        planned = lifecycle.plan_import(candidates, entries, {}, change.caller, change.at).entries
+        planned = lifecycle.ImportPlanner(entries, {}, change.caller, change.at).plan(candidates).entries
         return self._prepare(
             entry.decision
             for key, entry in planned.items()

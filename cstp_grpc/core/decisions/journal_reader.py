@@ -19,6 +19,9 @@ from cstp_grpc.core.decisions.model import (
     DecisionGraph,
     DecisionHistory,
     DecisionLink,
+    DecisionProvenance,
+    DecisionReview,
+    DeletedDecision,
     DuplicateGroup,
     DuplicateReport,
     JournalChange,
@@ -27,7 +30,7 @@ from cstp_grpc.core.decisions.model import (
 )
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import Vector
+from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry, Vector
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest, estimate_message_bytes
@@ -109,13 +112,43 @@ class JournalReader:
         found = self._store.page(caller, filters, page, self._clock() if review_due else None, id_prefix)
         return Page(redact_decisions(self._store, found.items, caller), found.next_token)
 
-    def export_page(self, caller: str, filters: DecisionFilter, page_token: str) -> Page[Decision]:
-        """Return the next few of the readable decisions, latest first, as `get` does."""
+    def export_page(
+        self, caller: str, filters: DecisionFilter, page_token: str
+    ) -> Page[tuple[Decision, DecisionProvenance | None]]:
+        """Return the next few of the readable decisions, latest first, as `get` does; own ones with provenance."""
         found = self._store.page(caller, filters, PageRequest(EXPORT_BATCH, page_token))
         # Listed ones lack their private parts. One that was deleted or unshared since then is left out.
-        read = [self._store.get(item.id) if item.agent == caller else item for item in found.items]
-        present = [item for item in read if item is not None]
-        return Page(redact_decisions(self._store, present, caller), found.next_token)
+        own_ids = [item.id for item in found.items if item.agent == caller]
+        own, declared = self._store.get_entries(own_ids), self._store.get_declared_links(own_ids)
+        others = redact_decisions(self._store, [item for item in found.items if item.agent != caller], caller)
+        shared = {item.id: item for item in others}
+        items: list[tuple[Decision, DecisionProvenance | None]] = [
+            (own[item.id].decision, self._read_provenance(own[item.id], declared[item.id]))
+            if item.id in own
+            else (shared[item.id], None)
+            for item in found.items
+            if item.id in own or item.id in shared
+        ]
+        return Page(tuple(items), found.next_token)
+
+    def export_deleted(self, caller: str, after: str) -> list[DeletedDecision]:
+        """Return the next few deletions of the caller's decisions by rising id, from the one after an id."""
+        return self._history.page_deleted(caller, after, MAX_SIZE)
+
+    def _read_provenance(self, entry: JournalEntry, declared: DeclaredLinks) -> DecisionProvenance:
+        assert entry.changed_at is not None, "it was loaded"
+        reviews: tuple[DecisionReview, ...] = ()
+        if entry.decision.reviewed_date is not None:
+            reviews = self._history.read_history(entry.decision.id, MAX_SHOWN_REVIEWS, 0).reviews
+        return DecisionProvenance(
+            entry.changed_at,
+            entry.recorded_at,
+            entry.stated_status,
+            entry.content_hash,
+            reviews,
+            declared.links,
+            declared.superseded_by,
+        )
 
     def read_graph(self, decision_id: str, caller: str, depth: int, max_nodes: int) -> DecisionGraph:
         """Return the graph of a readable decision; 0 stands for the usual bounds. Raises NotFound."""

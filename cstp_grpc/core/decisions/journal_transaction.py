@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from cstp_grpc.common.lazy_dataclass import dataclass
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.core.decisions.lifecycle import content_of, has_same_content, review_of, with_status
+from cstp_grpc.core.decisions.lifecycle import content_of, has_same_content, next_change, review_of, with_status
 from cstp_grpc.core.decisions.model import (
     Decision,
     DecisionLink,
@@ -93,7 +93,10 @@ class JournalTransaction:
     def insert(self, entries: Sequence[JournalEntry]) -> None:
         self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
-    def update(self, entries: Sequence[JournalEntry]) -> None:
+    def update(self, entries: Sequence[JournalEntry], *, keeps_dates: bool = False) -> None:
+        """Replace entries, which are changed now. With `keeps_dates` they were changed when they say."""
+        if not keeps_dates:
+            entries = [replace(entry, changed_at=next_change(entry, self._change.at)) for entry in entries]
         self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def put_vectors(self, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
@@ -109,7 +112,8 @@ class JournalTransaction:
         entries = self.load(ids)
         superseded = self._store.find_superseded(self._unit_of_work, list(entries))
         updated = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
-        self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
+        changed = [after for after, before in zip(updated, entries.values(), strict=True) if after != before]
+        self.update(changed, keeps_dates=True)
         return updated
 
     def find_review(self, decision_id: str, request_key: str) -> DecisionReview | None:
@@ -119,6 +123,10 @@ class JournalTransaction:
         """Add the caller's review, which a decision has just got, to its history."""
         review = review_of(decision, self._change.caller)
         self._history.add_review(self._unit_of_work, decision.id, review, request_key)
+
+    def add_missing_reviews(self, decision_id: str, reviews: Sequence[DecisionReview]) -> None:
+        if reviews:
+            self._history.add_missing_reviews(self._unit_of_work, decision_id, reviews)
 
     def read_revision(self, decision_id: str) -> int:
         return self._history.read_revision(self._unit_of_work, decision_id)
@@ -143,8 +151,10 @@ class JournalTransaction:
 
     def change_links(self, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
         """Remove and add links of the caller's decisions, and update the status of those that they supersede."""
-        self._store.remove_links(self._unit_of_work, self._change.caller, removed)
+        declaring = self._store.remove_links(self._unit_of_work, self._change.caller, removed)
         self._store.add_links(self._unit_of_work, added)
+        # Others declared a link, too: they are changed as well, so that other journals learn of it.
+        self.update(list(self.load(declaring - {link.from_id for link in removed}).values()))
         self.update_status({link.to_id for link in (*added, *removed) if link.type is LinkType.SUPERSEDES})
 
     def keep_former(self, before: JournalEntry, after: JournalEntry) -> None:
@@ -155,22 +165,28 @@ class JournalTransaction:
         return self._store.find_removable(self._unit_of_work, conditions, limit)
 
     def delete(self, entry: JournalEntry, owner: str | None = None) -> DeletedDecision:
-        """Delete a decision, and update the status of those that it superseded.
-
-        `owner` replaces the name of its agent in the remains.
-        """
+        """Delete a decision; `owner` replaces the name of its agent in the remains."""
         item = entry.decision
-        deleted = DeletedDecision(item.id, item.agent, self._change.at, entry.idempotency_key)
+        deleted = DeletedDecision(item.id, item.agent, next_change(entry, self._change.at), entry.idempotency_key)
         if owner is not None:
             deleted = DeletedDecision(item.id, owner, self._change.at)
-        revision = self._outbox.append(self._unit_of_work, item.id)
-        self._history.erase(self._unit_of_work, item.id)
-        targets = self._store.delete(self._unit_of_work, item.id)
+        return self._delete(deleted)
+
+    def import_deletion(self, deleted: DeletedDecision, origin: str) -> None:
+        """Delete a decision as another journal did; only the remains are added if this one never had it."""
+        self._record(AuditEvent.DECISION_DELETED, deleted.id, f"deleted in another journal (from {origin})")
+        self._delete(deleted)
+
+    def _delete(self, deleted: DeletedDecision) -> DeletedDecision:
+        """Delete a decision, and update the status of those that it superseded."""
+        revision = self._outbox.append(self._unit_of_work, deleted.id)
+        self._history.erase(self._unit_of_work, deleted.id)
+        targets = self._store.delete(self._unit_of_work, deleted.id)
         self._history.add_deleted(self._unit_of_work, deleted, revision)
-        self._seen.discard(item.id)
-        self.erased.append(ErasedRow(item.id, revision))
+        self._seen.discard(deleted.id)
+        self.erased.append(ErasedRow(deleted.id, revision))
         # A decision that only this one superseded gets its own status back.
-        self.update_status(targets - {item.id})
+        self.update_status(targets - {deleted.id})
         return deleted
 
     def find_deleted(self, ids: Iterable[str]) -> dict[str, DeletedDecision]:
@@ -187,13 +203,16 @@ class JournalTransaction:
 
     def record_event(self, event: AuditEvent, decision: Decision, text: str | None = None) -> None:
         """Write a change of a decision to the audit trail; `text` takes the place of its title."""
+        self._record(event, decision.id, decision.title if text is None else text)
+
+    def _record(self, event: AuditEvent, decision_id: str, text: str) -> None:
         entry = AuditEntry(
             timestamp=self._change.at,
             event=event,
             requesting_agent=self._change.caller,
             request_id=self._change.request_id,
-            action=decision.title if text is None else text,
-            decision_id=decision.id,
+            action=text,
+            decision_id=decision_id,
         )
         self._sink.append(self._unit_of_work, entry)
 

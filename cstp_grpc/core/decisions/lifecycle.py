@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cstp_grpc.common.lazy_dataclass import asdict, dataclass, field, fields, replace
@@ -154,6 +154,45 @@ REQUIRED_FIELDS = frozenset({"title", "status", "date"})
 """The fields that an update cannot remove."""
 
 
+MAX_AHEAD = timedelta(days=1)
+"""How far ahead the clock of another journal may be. Chosen: a wrong one must neither win nor defer expiry for long."""
+TICK = timedelta(microseconds=1)
+"""The shortest time that databases and messages distinguish."""
+
+
+def next_change(entry: JournalEntry, at: datetime) -> datetime:
+    """Return the instant of a change made at `at`: later than the last change, even if clocks differ."""
+    return at if entry.changed_at is None else max(at, entry.changed_at + TICK)
+
+
+def merge_state(
+    candidate: ImportCandidate, identity: model.DecisionIdentity, present: JournalEntry | None, agent: str, at: datetime
+) -> JournalEntry | model.ImportAction:
+    """Return the entry of a decision of another journal, or why the present one stays.
+
+    The later date of change counts, for the whole state with review and visibility; the present source stays. Links
+    are not compared: those that other decisions declare change without that date.
+    """
+    changed_at = min(identity.provenance.changed_date, at + MAX_AHEAD)
+    content = replace(candidate.content, status=identity.provenance.stated_status or candidate.content.status)
+    source = replace_unstorable(identity.source or candidate.record.source)
+    fresh = new_entry(identity.id, content, candidate.content_hash, agent, at, source=source)
+    decision = replace(fresh.decision, reviewed_date=identity.reviewed_date)
+    entry = replace(fresh, recorded_at=identity.provenance.recorded_date, changed_at=changed_at)
+    if present is None:
+        return with_status(replace(entry, decision=decision), superseded=False)
+    known = present.decision
+    entry = replace(
+        entry,
+        decision=replace(decision, source=known.source, links=known.links),
+        idempotency_key=present.idempotency_key,
+    )
+    entry = with_status(entry, superseded=known.status is DecisionStatus.SUPERSEDED)
+    if present.changed_at is None or changed_at > present.changed_at:
+        return entry
+    return model.ImportAction.UNCHANGED if entry == present else model.ImportAction.OUTDATED
+
+
 def content_of(entry: JournalEntry) -> model.DecisionContent:
     stated = {name: getattr(entry.decision, name) for name in STATED_FIELDS}
     return model.DecisionContent(**{**stated, "status": entry.stated_status})
@@ -269,12 +308,18 @@ class ImportCandidate:
 
 @dataclass(slots=True)
 class ImportPlan:
-    """The plan of an import: a result per record, each change, and the entries and links to store, by id."""
+    """The plan of an import: a result per record, and what to store and to delete, by id.
+
+    `origins` says where states of other journals come from.
+    """
 
     results: list[model.ImportResult] = field(default_factory=list)
     changes: list[model.Decision] = field(default_factory=list)
     entries: dict[str, JournalEntry] = field(default_factory=dict)
     declarations: dict[str, DeclaredLinks] = field(default_factory=dict)
+    reviews: dict[str, Sequence[model.DecisionReview]] = field(default_factory=dict)
+    deletions: dict[str, model.DeletedDecision] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
 
 def make_import_candidate(record: model.ImportRecord, agent: str) -> ImportCandidate:
@@ -283,6 +328,15 @@ def make_import_candidate(record: model.ImportRecord, agent: str) -> ImportCandi
     Its hash leaves out the visibility, because only that of the first import counts.
     """
     content = normalize_content(record.content)
+    if (identity := record.identity) is not None:
+        provenance = identity.provenance
+        declared = DeclaredLinks(
+            identity.id,
+            convert_links(provenance.links, lambda ids: sorted_unique_ids(set(ids) - {identity.id})),
+            superseded_by=sorted_unique_ids(set(provenance.superseded_by) - {identity.id}),
+        )
+        content_hash = provenance.content_hash or hash_content(content, declared.links, declared.superseded_by)
+        return ImportCandidate(record, identity.id, content, content_hash, declared)
     decision_id = decision_id_for_source(agent, replace_unstorable(record.source))
     declared = resolve_links(record, decision_id, agent)
     hidden = replace(content, visibility=Visibility.PRIVATE)
@@ -307,37 +361,77 @@ def resolve_links(record: model.ImportRecord, decision_id: str, agent: str) -> D
     )
 
 
-def plan_import(
-    candidates: Iterable[ImportCandidate],
-    known: Mapping[str, JournalEntry],
-    deleted: Container[str],
-    agent: str,
-    at: datetime,
-) -> ImportPlan:
-    """Return the plan for importing candidates one after the other over the existing entries, by id.
+@dataclass(frozen=True, slots=True)
+class ImportPlanner:
+    """Plans the import of an agent over the existing entries and the remains of deleted decisions, by id."""
 
-    `deleted` are the ids of deleted decisions, which stay deleted unless a record restores them.
-    """
-    merged = ImportPlan()
-    for item in candidates:
-        if item.decision_id in deleted and item.decision_id not in merged.entries and not item.record.restore_deleted:
-            merged.results.append(model.ImportResult(item.record.source, model.ImportAction.DELETED, item.decision_id))
-            continue
+    known: Mapping[str, JournalEntry]
+    deleted: Mapping[str, model.DeletedDecision]
+    agent: str
+    at: datetime
+
+    def plan(self, candidates: Iterable[ImportCandidate]) -> ImportPlan:
+        """Return the plan for importing candidates one after the other.
+
+        Deleted decisions stay deleted unless a record restores them.
+        """
+        plan = ImportPlan()
+        for item in candidates:
+            action = self._add(plan, item)
+            plan.results.append(model.ImportResult(item.record.source, action, item.decision_id))
+        return plan
+
+    def _add(self, plan: ImportPlan, item: ImportCandidate) -> model.ImportAction:
+        key, identity = item.decision_id, item.record.identity
         # An earlier record of the same import may have had the same source.
-        present = merged.entries.get(item.decision_id) or known.get(item.decision_id)
+        present = plan.entries.get(key) or self.known.get(key)
+        if present is not None and present.decision.agent != self.agent:
+            return model.ImportAction.REFUSED
+        if identity is not None:
+            plan.origins[key] = f"{item.record.source}, as of {identity.provenance.changed_date.isoformat()}"
+            if identity.is_deleted:
+                return self._delete(plan, identity, present)
+        remains = None if key in plan.entries else self.deleted.get(key)
+        # Security: a stated id must not bring back what another agent, or an erasure, has deleted.
+        is_own = identity is None or remains is None or remains.agent == self.agent
+        if key in plan.deletions or (remains is not None and not (item.record.restore_deleted and is_own)):
+            return model.ImportAction.DELETED
+        merged = self._merge(item, present)
+        if isinstance(merged, model.ImportAction):
+            return merged
+        if remains is not None:
+            # Otherwise the same deletion, imported again, would count.
+            merged = replace(merged, changed_at=max(merged.changed_at or self.at, remains.deleted_at + TICK))
+        plan.changes.append(merged.decision)
+        plan.entries[key] = merged
+        plan.declarations[key] = item.declaration
+        if identity is not None:
+            plan.reviews[key] = identity.provenance.reviews
+        return model.ImportAction.IMPORTED if present is None else model.ImportAction.UPDATED
+
+    def _merge(self, item: ImportCandidate, present: JournalEntry | None) -> JournalEntry | model.ImportAction:
+        if item.record.identity is not None:
+            return merge_state(item, item.record.identity, present, self.agent, self.at)
         if present is None:
-            action = model.ImportAction.IMPORTED
             source = replace_unstorable(item.record.source)
-            entry = new_entry(item.decision_id, item.content, item.content_hash, agent, at, source=source)
-        elif present.content_hash == item.content_hash:
-            action = model.ImportAction.UNCHANGED
-            entry = present
-        else:
-            action = model.ImportAction.UPDATED
-            entry = apply_import(present, item.content, item.content_hash)
-        if action is not model.ImportAction.UNCHANGED:
-            merged.changes.append(entry.decision)
-            merged.entries[item.decision_id] = entry
-            merged.declarations[item.decision_id] = item.declaration
-        merged.results.append(model.ImportResult(item.record.source, action, item.decision_id))
-    return merged
+            return new_entry(item.decision_id, item.content, item.content_hash, self.agent, self.at, source=source)
+        if present.content_hash == item.content_hash:
+            return model.ImportAction.UNCHANGED
+        after = apply_import(present, item.content, item.content_hash)
+        return replace(after, changed_at=next_change(present, self.at))
+
+    def _delete(
+        self, plan: ImportPlan, identity: model.DecisionIdentity, present: JournalEntry | None
+    ) -> model.ImportAction:
+        deleted_at = min(identity.provenance.changed_date, self.at + MAX_AHEAD)
+        if identity.id in plan.deletions or (present is None and identity.id in self.deleted):
+            return model.ImportAction.UNCHANGED
+        if present is not None and (present.changed_at is None or present.changed_at > deleted_at):
+            return model.ImportAction.OUTDATED
+        for planned in (plan.entries, plan.declarations, plan.reviews):
+            planned.pop(identity.id, None)
+        plan.changes = [item for item in plan.changes if item.id != identity.id]
+        if identity.id not in self.deleted:
+            key = None if present is None else present.idempotency_key
+            plan.deletions[identity.id] = model.DeletedDecision(identity.id, self.agent, deleted_at, key)
+        return model.ImportAction.ERASED

@@ -178,6 +178,30 @@ class DecisionHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionProvenance:
+    """The state of a decision in its journal, as far as a decision does not have it; see the contract."""
+
+    changed_date: datetime
+    recorded_date: datetime | None = None
+    stated_status: DecisionStatus | None = None
+    content_hash: str = ""
+    reviews: tuple[DecisionReview, ...] = ()
+    links: Links = field(default_factory=Links)
+    superseded_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionIdentity:
+    """The identity of a decision of another journal, and its state there; see the contract."""
+
+    id: str
+    provenance: DecisionProvenance
+    reviewed_date: datetime | None = None
+    source: str | None = None
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RemovalFilter:
     """Conditions of the decisions to remove, of any agent; None does not restrict."""
 
@@ -211,15 +235,16 @@ class JournalChange:
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """A decision to import; with the importing agent, `source` identifies it.
+    """A decision to import; with the importing agent, `source` identifies it unless it has an `identity`.
 
-    With `restore_deleted` it is imported even if that agent deleted it.
+    With `restore_deleted` it is imported even if that agent deleted it. The content of a deletion has no meaning.
     """
 
     source: str
     content: DecisionContent
     links: SourceLinks = field(default_factory=SourceLinks)
     restore_deleted: bool = False
+    identity: DecisionIdentity | None = None
 
 
 class ImportAction(StrEnum):
@@ -229,6 +254,9 @@ class ImportAction(StrEnum):
     UPDATED = "updated"
     UNCHANGED = "unchanged"
     DELETED = "deleted"
+    OUTDATED = "outdated"
+    ERASED = "erased"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.decisions import messages
 from cstp_grpc.core.decisions.journal import Journal
@@ -249,7 +251,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
         filters = messages.FILTER.decode(request.filters)
-        return self._exported(current_caller.get().agent, filters)
+        return self._exported(current_caller.get().agent, filters, request.include_deleted)
 
     async def WatchDecisions(  # type: ignore[override]  # as above
         self, request: journal_pb2.WatchDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -261,14 +263,21 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         return (messages.CHANGE.encode(change, journal_revision=self._feed.token_of(change)) async for change in watch)
 
     async def _exported(
-        self, caller: str, filters: DecisionFilter
+        self, caller: str, filters: DecisionFilter, include_deleted: bool
     ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
         token: str | None = ""
         with self._exports.hold(caller):
+            after = "" if include_deleted else None
+            while after is not None:
+                deleted = await self._run_blocking(self._journal.export_deleted, caller, after)
+                for remains in deleted:
+                    yield journal_pb2.ExportDecisionsResponse(decision=messages.exported_deletion(remains))
+                after = deleted[-1].id if deleted else None
             while token is not None:
                 page = await self._run_blocking(self._journal.export_page, caller, filters, token)
-                for item in page.items:
-                    yield journal_pb2.ExportDecisionsResponse(decision=messages.DECISION.encode(item))
+                for item, provenance in page.items:
+                    added = None if provenance is None else messages.PROVENANCE.encode(provenance)
+                    yield journal_pb2.ExportDecisionsResponse(decision=messages.DECISION.encode(item, provenance=added))
                 token = page.next_token or None
 
     async def ImportDecisions(
@@ -278,6 +287,8 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         results: list[ImportResult] = []
         async for batch in read_batches(request_iterator, IMPORT_BATCH):
             records = [messages.IMPORT.decode(message) for message in batch]
+            if Permission.MIGRATE not in caller.permissions and any(record.identity for record in records):
+                raise missing_permission_error("cstp.importDecisions with identity", caller.agent, Permission.MIGRATE)
             results += await self._run_blocking(self._journal.import_batch, records, caller.agent, caller.request_id)
         return journal_pb2.ImportDecisionsResponse(
             results=map(messages.IMPORT_RESULT.encode, results), journal_revision=self._journal.revision

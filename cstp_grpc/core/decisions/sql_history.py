@@ -99,6 +99,14 @@ class SqlHistoryStore:
             for row in unit_of_work.execute(query.where(columns.id.in_(chunk))).mappings()
         }
 
+    def page_deleted(self, agent: str, after: str, limit: int) -> list[model.DeletedDecision]:
+        """Return deleted decisions of an agent by rising id, from the one after an id."""
+        columns = deleted_decisions.c
+        query = select(deleted_decisions).where(columns.agent == agent, columns.id > after)
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query.order_by(columns.id).limit(limit)).mappings()
+            return [DELETED.from_row(row) for row in rows]
+
     def was_deleted(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> bool:
         columns = deleted_decisions.c
         query = select(columns.id).where(columns.agent == agent, columns.idempotency_key == idempotency_key)
@@ -113,6 +121,15 @@ class SqlHistoryStore:
     ) -> None:
         values = {**REVIEW.to_row(review), "decision_id": decision_id, "request_key": request_key}
         unit_of_work.execute(insert(decision_reviews).values(values))
+
+    def add_missing_reviews(
+        self, unit_of_work: UnitOfWork, decision_id: str, reviews: Sequence[model.DecisionReview]
+    ) -> None:
+        """Add the reviews that a decision does not have yet, the earliest first."""
+        query = select(decision_reviews).where(decision_reviews.c.decision_id == decision_id)
+        known = {REVIEW.from_row(row) for row in unit_of_work.execute(query).mappings()}
+        for review in sorted(set(reviews) - known, key=lambda item: item.at):
+            self.add_review(unit_of_work, decision_id, review, None)
 
     def find_review(
         self, unit_of_work: UnitOfWork, decision_id: str, reviewer: str, request_key: str

@@ -26,6 +26,10 @@ FROM_IDS = (
     .order_by(decision_links.c.to_id)
 )
 
+DECLARED = sa.select(
+    decision_links.c.declared_by, decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id
+).where(decision_links.c.declared_by.in_(IDS))
+
 DECLARED_TARGETS = sa.select(decision_links.c.to_id).where(
     decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
 )
@@ -74,6 +78,23 @@ def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Lin
         for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
             targets[from_id, kind].append(to_id)
     return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
+
+
+def read_declared(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeclaredLinks]:
+    """Return the links that decisions declare, by id."""
+    targets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    successors: dict[str, list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for declared_by, from_id, kind, to_id in unit_of_work.execute(DECLARED, {"ids": chunk}):
+            if from_id == declared_by:
+                targets[declared_by, kind].append(to_id)
+            else:
+                successors[declared_by].append(from_id)
+    # Sorted here: databases order ids differently.
+    links = {
+        key: Links(*(tuple(sorted(targets[key, kind])) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids
+    }
+    return {key: DeclaredLinks(key, links[key], tuple(sorted(successors[key]))) for key in ids}
 
 
 def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:

@@ -76,6 +76,8 @@ WHOLE = (
     decisions.c.stated_status,
     decisions.c.content_hash,
     decisions.c.idempotency_key,
+    decisions.c.created_at,
+    decisions.c.updated_at,
 )
 """The columns that `entry_from_row` reads."""
 
@@ -138,11 +140,13 @@ def entry_from_row(row: AnyRow, links: Links, review_by: datetime | None) -> Jou
         stated_status=STATUS[row.stated_status],
         content_hash=row.content_hash,
         idempotency_key=row.idempotency_key,
+        recorded_at=row.created_at,
+        changed_at=row.updated_at,
     )
 
 
 def entry_to_columns(entry: JournalEntry, revision: int, at: datetime) -> dict[str, object]:
-    """Return the columns of an entry that changes at an instant, all but that of its creation."""
+    """Return the columns of an entry, all but that of its creation; `at` is when it changes unless it says so."""
     return {
         **DECISION.to_row(entry.decision),
         "idempotency_key": entry.idempotency_key,
@@ -150,7 +154,7 @@ def entry_to_columns(entry: JournalEntry, revision: int, at: datetime) -> dict[s
         "stated_status": entry.stated_status,
         "reason_texts": [reason.text for reason in entry.decision.reasons],
         "revision": revision,
-        "updated_at": at,
+        "updated_at": entry.changed_at or at,
     }
 
 

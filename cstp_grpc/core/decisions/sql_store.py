@@ -138,9 +138,18 @@ class SqlDecisionStore:
 
     def get(self, decision_id: str) -> Decision | None:
         """Return a whole decision, without checking who may read it."""
-        with self._database.read_snapshot() as unit_of_work:
-            entry = self.load(unit_of_work, [decision_id]).get(decision_id)
+        entry = self.get_entries([decision_id]).get(decision_id)
         return entry.decision if entry else None
+
+    def get_entries(self, ids: Sequence[str]) -> dict[str, JournalEntry]:
+        """Return whole decisions with their internal fields, by id, without checking who may read them."""
+        with self._database.read_snapshot() as unit_of_work:
+            return self.load(unit_of_work, ids)
+
+    def get_declared_links(self, ids: Sequence[str]) -> dict[str, DeclaredLinks]:
+        """Return the links that decisions declare, by id."""
+        with self._database.read_snapshot() as unit_of_work:
+            return sql_links.read_declared(unit_of_work, ids)
 
     def may_read(self, decision: Decision, caller: str) -> bool:
         """Return True if an agent may read a decision: its own, or a shared one that the read policy allows."""
@@ -317,7 +326,10 @@ class SqlDecisionStore:
 
     def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Insert decisions with their revisions; their links are stored separately."""
-        rows = [{**sql_mapping.entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
+        rows = [
+            {**sql_mapping.entry_to_columns(entry, revision, at), "created_at": entry.recorded_at or at}
+            for entry, revision in entries
+        ]
         if rows:
             self._note_change(unit_of_work)
             unit_of_work.execute(sa.insert(decisions), rows)
@@ -388,14 +400,17 @@ class SqlDecisionStore:
         if rows:
             unit_of_work.execute(sa.insert(decision_links), rows)
 
-    def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> None:
+    def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> set[str]:
+        """Remove links that decisions of an agent declare, and return the ids of these decisions."""
+        declaring: set[str] = set()
         own = sa.select(decisions.c.id).where(
             decisions.c.id == decision_links.c.declared_by, decisions.c.agent == agent
         )
         for link in links:
-            unit_of_work.execute(
-                sa.delete(decision_links).where(sql_links.SAME_LINK, own.exists()), sql_links.link_parameters(link)
-            )
+            removed = sa.delete(decision_links).where(sql_links.SAME_LINK, own.exists())
+            query = removed.returning(decision_links.c.declared_by)
+            declaring.update(unit_of_work.execute(query, sql_links.link_parameters(link)).scalars())
+        return declaring
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""

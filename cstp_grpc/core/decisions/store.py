@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -81,13 +82,16 @@ class JournalEntry:
     """A decision with the internal fields of the journal.
 
     `stated_status` is the status in its content, regardless of later reviews and links; `content_hash` distinguishes a
-    repetition from another content.
+    repetition from another content. `recorded_at` and `changed_at` are those of its row; without them it gets the
+    instant of its change.
     """
 
     decision: model.Decision
     stated_status: DecisionStatus
     content_hash: str
     idempotency_key: str | None = None
+    recorded_at: datetime | None = field(default=None, compare=False)
+    changed_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class DateOrigin(StrEnum):
 class ParsedRecord:
     """A record that can be imported.
 
-    `line` counts from 1 and is None if the record is the whole file; `notes` lists guesses and omissions.
+    `line` counts from 1 and is None if the record is the whole file; `notes` lists guesses and omissions; `agent`
+    recorded an exported decision with an identity.
     """
 
     record: ImportRecord
@@ -58,6 +59,7 @@ class ParsedRecord:
     line: int | None
     date_from: DateOrigin
     notes: tuple[str, ...] = ()
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
-from cstp_grpc.core.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.contract import json_codec
+from cstp_grpc.core.decisions import messages
+from cstp_grpc.core.decisions.model import ImportRecord, LinkType, SourceLinks
 from cstp_grpc.modules.importing import field_mapping, model, record_files
 from cstp_grpc.modules.importing.adr import AdrReader
 
@@ -31,6 +33,9 @@ LINK_NAMES = {
     "relates_to": "relatesTo",
 }
 """How files spell our names of links."""
+EXPORTED_KEYS = frozenset(("provenance", "deletedDate"))
+"""The keys by which a decision that `cstp export` wrote, or a deletion, is recognised."""
+ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 CONTRACT_FIELDS = frozenset(("links", *CONTENT_FIELDS, *SERVER_FIELDS))
 
 
@@ -107,6 +112,8 @@ class StructuredRecordReader:
     def _parse(self, line: int, entry: PlainValue, *, alone: bool) -> model.ParsedRecord:
         if not isinstance(entry, dict):
             raise model.RecordError("it is not an object with fields")
+        if self._mapping is None and not EXPORTED_KEYS.isdisjoint(entry):
+            return self._parse_exported(line, entry)
         values, remarks = self._read_values(entry)
         reader = field_mapping.FieldReader(values)
         content, identifier, links = reader.read_content(), reader.read_id(), reader.read_links()
@@ -122,6 +129,23 @@ class StructuredRecordReader:
         }
         record = ImportRecord(source, replace(content, date=date.date), SourceLinks(**targets))
         return model.ParsedRecord(record, self._path, line, date.origin, tuple(remarks))
+
+    def _parse_exported(self, line: int, entry: dict[str, PlainValue]) -> model.ParsedRecord:
+        """Return the record of a decision, or of a deletion, as `cstp export` writes it. Raises RecordError."""
+        # Not corrected as hand-written entries are: exported again it must be the same. No server exports NUL.
+        if ESCAPED_NUL.search(json.dumps(entry)):
+            raise model.RecordError("it is not an exported decision: it contains NUL")
+        try:
+            identity, content, links, agent = messages.decode_exported(entry)
+        except json_codec.CodecError as error:
+            raise model.RecordError(f"it is not an exported decision: {error}") from None
+        source = self._source_of_entry(identity.id, line, alone=False)
+        targets = {
+            kind.value: tuple(record_files.check_source(f"{self._source}#{key}") for key in getattr(links, kind))
+            for kind in LinkType
+        }
+        record = ImportRecord(source, content, SourceLinks(**targets), identity=identity)
+        return model.ParsedRecord(record, self._path, line, model.DateOrigin.FIELD, agent=agent)
 
     def _read_values(self, entry: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], list[str]]:
         return self._mapping.apply(entry) if self._mapping else _read_contract_fields(entry)

@@ -90,6 +90,22 @@ def test_a_decision_comes_back_as_it_was_stored(shelf: Shelf, content: DecisionC
     assert shelf.load([stored.decision.id, "dec-none"]) == {stored.decision.id: stored}
 
 
+@pytest.mark.contract("SqlDecisionStore.get_entries", "SqlDecisionStore.insert", "SqlDecisionStore.update")
+def test_an_entry_comes_back_with_the_instants_of_its_row(shelf: Shelf) -> None:
+    then = NOW - timedelta(days=7, microseconds=1)
+    plain, dated = entry(), replace(entry(), recorded_at=then, changed_at=NOW + timedelta(seconds=1))
+    shelf.add(plain, dated)
+    keys = [plain.decision.id, dated.decision.id]
+    found = shelf.store.get_entries([*keys, "dec-none"])
+    assert [(found[key].recorded_at, found[key].changed_at) for key in keys] == [
+        (NOW, NOW),
+        (then, NOW + timedelta(seconds=1)),
+    ]
+    shelf.replace(replace(found[keys[0]], recorded_at=NOW, changed_at=then), replace(found[keys[1]], changed_at=None))
+    found = shelf.store.get_entries(keys)
+    assert [(found[key].recorded_at, found[key].changed_at) for key in keys] == [(NOW, then), (then, NOW)]
+
+
 @slow
 @given(before=contents, after=contents)
 def test_an_update_replaces_everything(shelf: Shelf, before: DecisionContent, after: DecisionContent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -130,6 +131,37 @@ def test_deleted_decisions_are_known_by_id_and_key(database: Database, writer: G
     assert found == [True, False, False]
     writer.run(partial(history.remove_deleted, ids=["dec-1", "dec-2"]))
     assert writer.run(partial(history.find_deleted, ids=["dec-1"])) == {}
+
+
+@pytest.mark.contract("SqlHistoryStore.page_deleted")
+def test_deleted_decisions_of_an_agent_come_in_pages_by_rising_id(
+    database: Database, writer: GroupCommitWriter
+) -> None:
+    history = SqlHistoryStore(database)
+    gone = [DeletedDecision(f"dec-{number}", "alice", NOW) for number in range(3)]
+    for number, item in enumerate([*gone[::-1], DeletedDecision("dec-11", "bob", NOW)]):
+        writer.run(partial(history.add_deleted, deleted=item, revision=number))
+    assert history.page_deleted("alice", "", 2) == gone[:2]
+    assert history.page_deleted("alice", gone[1].id, 2) == gone[2:]
+    assert history.page_deleted("carol", "", 2) == []
+
+
+@pytest.mark.contract("SqlHistoryStore.add_missing_reviews")
+def test_each_review_is_added_once_the_earliest_first(
+    shelf: Shelf, database: Database, writer: GroupCommitWriter
+) -> None:
+    history, reviewed, other = SqlHistoryStore(database), entry(), entry()
+    shelf.add(reviewed, other)
+    key = reviewed.decision.id
+    first, second, third = (
+        DecisionReview("bob", Outcome.SUCCESS, NOW + timedelta(seconds=number)) for number in range(3)
+    )
+    writer.run(partial(history.add_review, decision_id=key, review=first, request_key="key"))
+    for _ in range(2):
+        writer.run(partial(history.add_missing_reviews, decision_id=key, reviews=[third, second, first, second]))
+    assert history.read_history(key, 50, 0).reviews == (third, second, first)
+    assert writer.run(partial(history.find_review, decision_id=key, reviewer="bob", request_key="key")) == first
+    assert history.read_history(other.decision.id, 50, 0).reviews == ()
 
 
 @slow

@@ -21,7 +21,7 @@ from tests.core.decisions.shelves import (
 )
 
 
-@pytest.mark.contract("SqlDecisionStore.declare")
+@pytest.mark.contract("SqlDecisionStore.declare", "SqlDecisionStore.get_declared_links")
 def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> None:
     first, second = entry(), entry()
     shelf.add(first, second)
@@ -37,6 +37,12 @@ def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> 
     assert stored.links.supersedes == tuple(sorted((b, "dec-x", "dec-y")))
     (shown,) = (item for item in shelf.store.page("alice", EVERYTHING, PageRequest()).items if item.id == a)
     assert shown.links == stored.links
+    declared = Links(supersedes=("dec-x", "dec-y"), depends_on=(b,), relates_to=("dec-x",))
+    assert shelf.store.get_declared_links([a, b, "dec-none"]) == {
+        a: DeclaredLinks(a, declared),
+        b: DeclaredLinks(b, Links(), superseded_by=(a,)),
+        "dec-none": DeclaredLinks("dec-none", Links()),
+    }
 
 
 @pytest.mark.contract("SqlDecisionStore.find_successors")

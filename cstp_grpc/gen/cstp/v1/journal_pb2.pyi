@@ -66,6 +66,12 @@ class _ImportActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportAc
     """It was there with the same content."""
     IMPORT_ACTION_DELETED: _ImportAction.ValueType  # 4
     """The caller deleted its decision, and nothing was stored."""
+    IMPORT_ACTION_OUTDATED: _ImportAction.ValueType  # 5
+    """This journal has a later state of the decision, and nothing was stored."""
+    IMPORT_ACTION_ERASED: _ImportAction.ValueType  # 6
+    """The record is a deletion, which this journal now has."""
+    IMPORT_ACTION_REFUSED: _ImportAction.ValueType  # 7
+    """The identifier is that of another agent's decision, and nothing was stored."""
 
 class ImportAction(_ImportAction, metaclass=_ImportActionEnumTypeWrapper):
     """Result of importing a record."""
@@ -80,6 +86,12 @@ IMPORT_ACTION_UNCHANGED: ImportAction.ValueType  # 3
 """It was there with the same content."""
 IMPORT_ACTION_DELETED: ImportAction.ValueType  # 4
 """The caller deleted its decision, and nothing was stored."""
+IMPORT_ACTION_OUTDATED: ImportAction.ValueType  # 5
+"""This journal has a later state of the decision, and nothing was stored."""
+IMPORT_ACTION_ERASED: ImportAction.ValueType  # 6
+"""The record is a deletion, which this journal now has."""
+IMPORT_ACTION_REFUSED: ImportAction.ValueType  # 7
+"""The identifier is that of another agent's decision, and nothing was stored."""
 Global___ImportAction: _TypeAlias = ImportAction  # noqa: Y015
 
 @_typing.final
@@ -278,6 +290,8 @@ class Decision(_message.Message):
     JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     REVIEW_BY_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
+    DELETED_DATE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, given by the server."""
     title: _builtins.str
@@ -336,6 +350,16 @@ class Decision(_message.Message):
     def history(self) -> Global___DecisionHistory:
         """Its history; only in GetDecision and UpdateDecision."""
 
+    @_builtins.property
+    def provenance(self) -> Global___DecisionProvenance:
+        """What another journal needs to import it with its identity; only in ExportDecisions, and only for the agent that
+        recorded it.
+        """
+
+    @_builtins.property
+    def deleted_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was deleted; only in ExportDecisions, and with no other fields than the id and the agent."""
+
     def __init__(
         self,
         *,
@@ -360,10 +384,12 @@ class Decision(_message.Message):
         journal_revision: _builtins.str | None = ...,
         review_by: _timestamp_pb2.Timestamp | None = ...,
         history: Global___DecisionHistory | None = ...,
+        provenance: Global___DecisionProvenance | None = ...,
+        deleted_date: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "history", b"history", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "provenance", b"provenance", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "history", b"history", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "provenance", b"provenance", "reasons", b"reasons", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -395,6 +421,62 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class DecisionProvenance(_message.Message):
+    """The state of a decision in its journal, as far as its other fields do not have it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDED_DATE_FIELD_NUMBER: _builtins.int
+    CHANGED_DATE_FIELD_NUMBER: _builtins.int
+    STATED_STATUS_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    REVIEWS_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
+    stated_status: _types_pb2.DecisionStatus.ValueType
+    """The status in its content, regardless of reviews and links. [default: that of the decision]"""
+    content_hash: _builtins.str
+    """Identifies the content of its source; it has no other meaning."""
+    @_builtins.property
+    def recorded_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was recorded or imported first."""
+
+    @_builtins.property
+    def changed_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was last changed, or deleted. Of two states of a decision, the one with the later date counts."""
+
+    @_builtins.property
+    def reviews(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionReview]:
+        """Its reviews, latest first, at most 50."""
+
+    @_builtins.property
+    def links(self) -> Global___Links:
+        """The links that it declares itself, by identifiers, whose decisions may be missing; others may declare more from it."""
+
+    @_builtins.property
+    def superseded_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The decisions that supersede it by its own account."""
+
+    def __init__(
+        self,
+        *,
+        recorded_date: _timestamp_pb2.Timestamp | None = ...,
+        changed_date: _timestamp_pb2.Timestamp | None = ...,
+        stated_status: _types_pb2.DecisionStatus.ValueType = ...,
+        content_hash: _builtins.str = ...,
+        reviews: _abc.Iterable[Global___DecisionReview] | None = ...,
+        links: Global___Links | None = ...,
+        superseded_by: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_date", b"changed_date", "links", b"links", "recorded_date", b"recorded_date"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_date", b"changed_date", "content_hash", b"content_hash", "links", b"links", "recorded_date", b"recorded_date", "reviews", b"reviews", "stated_status", b"stated_status", "superseded_by", b"superseded_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionProvenance: _TypeAlias = DecisionProvenance  # noqa: Y015
 
 @_typing.final
 class DecisionHistory(_message.Message):
@@ -1308,6 +1390,9 @@ class ExportDecisionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FILTERS_FIELD_NUMBER: _builtins.int
+    INCLUDE_DELETED_FIELD_NUMBER: _builtins.int
+    include_deleted: _builtins.bool
+    """True also answers the deletions of the caller's decisions, before all decisions and whatever the filters are."""
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet."""
@@ -1316,10 +1401,11 @@ class ExportDecisionsRequest(_message.Message):
         self,
         *,
         filters: _types_pb2.DecisionFilters | None = ...,
+        include_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters", "include_deleted", b"include_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1521,6 +1607,7 @@ class ImportDecisionsRequest(_message.Message):
     DECISION_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     RESTORE_DELETED_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Identifier of its source, the same at each import, for instance "repo/docs/adr/0007-use-x.md" or
     "decisions.jsonl#42"; 1 to 1000 characters. With the caller it identifies the decision.
@@ -1529,11 +1616,17 @@ class ImportDecisionsRequest(_message.Message):
     """Import it even if the caller deleted its decision, which then is as if it had never been there."""
     @_builtins.property
     def decision(self) -> Global___DecisionContent:
-        """The decision."""
+        """The decision; absent for a deletion."""
 
     @_builtins.property
     def links(self) -> Global___SourceLinks:
-        """How it relates to others, by their sources."""
+        """How it relates to others, by their sources. Unused if there is an identity."""
+
+    @_builtins.property
+    def identity(self) -> Global___DecisionIdentity:
+        """Import the decision of another journal with its identity, of which the caller is the owner. It needs the permission
+        `migrate`. The state that changed last counts: an older one changes nothing. [default: identified by its source]
+        """
 
     def __init__(
         self,
@@ -1542,14 +1635,59 @@ class ImportDecisionsRequest(_message.Message):
         decision: Global___DecisionContent | None = ...,
         links: Global___SourceLinks | None = ...,
         restore_deleted: _builtins.bool = ...,
+        identity: Global___DecisionIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "links", b"links"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "identity", b"identity", "links", b"links"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "links", b"links", "restore_deleted", b"restore_deleted", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "identity", b"identity", "links", b"links", "restore_deleted", b"restore_deleted", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportDecisionsRequest: _TypeAlias = ImportDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class DecisionIdentity(_message.Message):
+    """The identity of a decision of another journal, and its state there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
+    REVIEWED_DATE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier, which no decision of another agent has in this journal."""
+    source: _builtins.str
+    """Where that journal imported it from. [default: the source of this import]"""
+    deleted: _builtins.bool
+    """True deletes the decision, unless it was changed after the changed date; its identifier stays deleted."""
+    @_builtins.property
+    def provenance(self) -> Global___DecisionProvenance:
+        """As ExportDecisions answered it."""
+
+    @_builtins.property
+    def reviewed_date(self) -> _timestamp_pb2.Timestamp:
+        """When its outcome was last reviewed."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        provenance: Global___DecisionProvenance | None = ...,
+        reviewed_date: _timestamp_pb2.Timestamp | None = ...,
+        source: _builtins.str | None = ...,
+        deleted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "provenance", b"provenance", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "deleted", b"deleted", "id", b"id", "provenance", b"provenance", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
+    _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
+
+Global___DecisionIdentity: _TypeAlias = DecisionIdentity  # noqa: Y015
 
 @_typing.final
 class SourceLinks(_message.Message):

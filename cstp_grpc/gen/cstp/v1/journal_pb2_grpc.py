@@ -190,8 +190,8 @@ class JournalServiceServicer:
 
     def ExportDecisions(self, request, context):
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-        history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-        them. Errors: RATE_LIMITED for too many exports at once.
+        history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+        meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,7 +225,8 @@ class JournalServiceServicer:
     def ImportDecisions(self, request_iterator, context):
         """Imports decisions from other records, one message each. Importing a source again updates the decision if its
         content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+        PERMISSION_DENIED for a record with an identity without the permission `migrate`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,8 +73,8 @@ class JournalServiceStub:
     """
     ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-    history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-    them. Errors: RATE_LIMITED for too many exports at once.
+    history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+    meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]
     """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
@@ -90,7 +90,8 @@ class JournalServiceStub:
     ImportDecisions: _grpc.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]
     """Imports decisions from other records, one message each. Importing a source again updates the decision if its
     content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+    PERMISSION_DENIED for a record with an identity without the permission `migrate`.
     """
 
 @_typing.type_check_only
@@ -138,8 +139,8 @@ class JournalServiceAsyncStub(JournalServiceStub):
     """
     ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-    history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-    them. Errors: RATE_LIMITED for too many exports at once.
+    history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+    meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
@@ -155,7 +156,8 @@ class JournalServiceAsyncStub(JournalServiceStub):
     ImportDecisions: _aio.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]  # type: ignore[assignment]
     """Imports decisions from other records, one message each. Importing a source again updates the decision if its
     content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+    PERMISSION_DENIED for a record with an identity without the permission `migrate`.
     """
 
 class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -260,8 +262,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_journal_pb2.ExportDecisionsResponse], _abc.AsyncIterator[_journal_pb2.ExportDecisionsResponse]]:
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-        history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-        them. Errors: RATE_LIMITED for too many exports at once.
+        history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+        meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
         """
 
     @_abc_1.abstractmethod
@@ -301,7 +303,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_journal_pb2.ImportDecisionsResponse, _abc.Awaitable[_journal_pb2.ImportDecisionsResponse]]:
         """Imports decisions from other records, one message each. Importing a source again updates the decision if its
         content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+        PERMISSION_DENIED for a record with an identity without the permission `migrate`.
         """
 
 def add_JournalServiceServicer_to_server(servicer: JournalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/options.proto\x12\x07\x63stp.v1\x1a google/protobuf/descriptor.proto*\xba\x02\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n\x10PERMISSION_QUERY\x10\x01\x12\x14\n\x10PERMISSION_CHECK\x10\x02\x12\x17\n\x13PERMISSION_ANNOUNCE\x10\x03\x12\x15\n\x11PERMISSION_RECORD\x10\x04\x12\x15\n\x11PERMISSION_REVIEW\x10\x05\x12\x14\n\x10PERMISSION_ADMIN\x10\x06\x12\x12\n\x0ePERMISSION_ANY\x10\x07\x12\x17\n\x13PERMISSION_CONVERSE\x10\x08\x12\x14\n\x10PERMISSION_ROUTE\x10\t\x12\x14\n\x10PERMISSION_ERASE\x10\n\x12\x16\n\x12PERMISSION_APPROVE\x10\x0b\x12\x16\n\x12PERMISSION_OVERSEE\x10\x0c:I\n\npermission\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0e\x32\x13.cstp.v1.Permission:U\n\x16\x61lternative_permission\x12\x1e.google.protobuf.MethodOptions\x18\xd7\x86\x03 \x01(\x0e\x32\x13.cstp.v1.Permission:1\n\x07\x65xample\x12\x1e.google.protobuf.MethodOptions\x18\xd3\x86\x03 \x03(\t:5\n\x0bintent_type\x12\x1e.google.protobuf.MethodOptions\x18\xd4\x86\x03 \x01(\t:9\n\x0fsecret_response\x12\x1e.google.protobuf.MethodOptions\x18\xd6\x86\x03 \x01(\x08:3\n\x08internal\x12\x1f.google.protobuf.ServiceOptions\x18\xd2\x86\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/options.proto\x12\x07\x63stp.v1\x1a google/protobuf/descriptor.proto*\xd2\x02\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n\x10PERMISSION_QUERY\x10\x01\x12\x14\n\x10PERMISSION_CHECK\x10\x02\x12\x17\n\x13PERMISSION_ANNOUNCE\x10\x03\x12\x15\n\x11PERMISSION_RECORD\x10\x04\x12\x15\n\x11PERMISSION_REVIEW\x10\x05\x12\x14\n\x10PERMISSION_ADMIN\x10\x06\x12\x12\n\x0ePERMISSION_ANY\x10\x07\x12\x17\n\x13PERMISSION_CONVERSE\x10\x08\x12\x14\n\x10PERMISSION_ROUTE\x10\t\x12\x14\n\x10PERMISSION_ERASE\x10\n\x12\x16\n\x12PERMISSION_APPROVE\x10\x0b\x12\x16\n\x12PERMISSION_OVERSEE\x10\x0c\x12\x16\n\x12PERMISSION_MIGRATE\x10\r:I\n\npermission\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0e\x32\x13.cstp.v1.Permission:U\n\x16\x61lternative_permission\x12\x1e.google.protobuf.MethodOptions\x18\xd7\x86\x03 \x01(\x0e\x32\x13.cstp.v1.Permission:1\n\x07\x65xample\x12\x1e.google.protobuf.MethodOptions\x18\xd3\x86\x03 \x03(\t:5\n\x0bintent_type\x12\x1e.google.protobuf.MethodOptions\x18\xd4\x86\x03 \x01(\t:9\n\x0fsecret_response\x12\x1e.google.protobuf.MethodOptions\x18\xd6\x86\x03 \x01(\x08:3\n\x08internal\x12\x1f.google.protobuf.ServiceOptions\x18\xd2\x86\x03 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cstp.v1.options_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PERMISSION']._serialized_start=69
-  _globals['_PERMISSION']._serialized_end=383
+  _globals['_PERMISSION']._serialized_end=407
 # @@protoc_insertion_point(module_scope)

@@ -57,6 +57,10 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
     not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
     """
+    PERMISSION_MIGRATE: _Permission.ValueType  # 13
+    """Import decisions of one's own with their identifiers, instants, reviews and deletions, as another journal exported
+    them. An importer chooses identifiers and states reviews of others, so that `record` does not include it.
+    """
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """A permission that an agent needs to call an rpc."""
@@ -90,6 +94,10 @@ PERMISSION_APPROVE: Permission.ValueType  # 11
 PERMISSION_OVERSEE: Permission.ValueType  # 12
 """Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
 not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
+"""
+PERMISSION_MIGRATE: Permission.ValueType  # 13
+"""Import decisions of one's own with their identifiers, instants, reviews and deletions, as another journal exported
+them. An importer chooses identifiers and states reviews of others, so that `record` does not include it.
 """
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 

@@ -96,6 +96,12 @@ const (
 	ImportAction_IMPORT_ACTION_UNCHANGED ImportAction = 3
 	// The caller deleted its decision, and nothing was stored.
 	ImportAction_IMPORT_ACTION_DELETED ImportAction = 4
+	// This journal has a later state of the decision, and nothing was stored.
+	ImportAction_IMPORT_ACTION_OUTDATED ImportAction = 5
+	// The record is a deletion, which this journal now has.
+	ImportAction_IMPORT_ACTION_ERASED ImportAction = 6
+	// The identifier is that of another agent's decision, and nothing was stored.
+	ImportAction_IMPORT_ACTION_REFUSED ImportAction = 7
 )
 
 // Enum value maps for ImportAction.
@@ -106,6 +112,9 @@ var (
 		2: "IMPORT_ACTION_UPDATED",
 		3: "IMPORT_ACTION_UNCHANGED",
 		4: "IMPORT_ACTION_DELETED",
+		5: "IMPORT_ACTION_OUTDATED",
+		6: "IMPORT_ACTION_ERASED",
+		7: "IMPORT_ACTION_REFUSED",
 	}
 	ImportAction_value = map[string]int32{
 		"IMPORT_ACTION_UNSPECIFIED": 0,
@@ -113,6 +122,9 @@ var (
 		"IMPORT_ACTION_UPDATED":     2,
 		"IMPORT_ACTION_UNCHANGED":   3,
 		"IMPORT_ACTION_DELETED":     4,
+		"IMPORT_ACTION_OUTDATED":    5,
+		"IMPORT_ACTION_ERASED":      6,
+		"IMPORT_ACTION_REFUSED":     7,
 	}
 )
 
@@ -479,7 +491,12 @@ type Decision struct {
 	// When its outcome is to be reviewed; only for the agent that recorded it.
 	ReviewBy *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
 	// Its history; only in GetDecision and UpdateDecision.
-	History       *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
+	History *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
+	// What another journal needs to import it with its identity; only in ExportDecisions, and only for the agent that
+	// recorded it.
+	Provenance *DecisionProvenance `protobuf:"bytes,22,opt,name=provenance,proto3" json:"provenance,omitempty"`
+	// When it was deleted; only in ExportDecisions, and with no other fields than the id and the agent.
+	DeletedDate   *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=deleted_date,json=deletedDate,proto3" json:"deleted_date,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +678,120 @@ func (x *Decision) GetHistory() *DecisionHistory {
 	return nil
 }
 
+func (x *Decision) GetProvenance() *DecisionProvenance {
+	if x != nil {
+		return x.Provenance
+	}
+	return nil
+}
+
+func (x *Decision) GetDeletedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedDate
+	}
+	return nil
+}
+
+// The state of a decision in its journal, as far as its other fields do not have it.
+type DecisionProvenance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was recorded or imported first.
+	RecordedDate *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=recorded_date,json=recordedDate,proto3" json:"recorded_date,omitempty"`
+	// When it was last changed, or deleted. Of two states of a decision, the one with the later date counts.
+	ChangedDate *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=changed_date,json=changedDate,proto3" json:"changed_date,omitempty"`
+	// The status in its content, regardless of reviews and links. [default: that of the decision]
+	StatedStatus DecisionStatus `protobuf:"varint,3,opt,name=stated_status,json=statedStatus,proto3,enum=cstp.v1.DecisionStatus" json:"stated_status,omitempty"`
+	// Identifies the content of its source; it has no other meaning.
+	ContentHash string `protobuf:"bytes,4,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
+	// Its reviews, latest first, at most 50.
+	Reviews []*DecisionReview `protobuf:"bytes,5,rep,name=reviews,proto3" json:"reviews,omitempty"`
+	// The links that it declares itself, by identifiers, whose decisions may be missing; others may declare more from it.
+	Links *Links `protobuf:"bytes,6,opt,name=links,proto3" json:"links,omitempty"`
+	// The decisions that supersede it by its own account.
+	SupersededBy  []string `protobuf:"bytes,7,rep,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionProvenance) Reset() {
+	*x = DecisionProvenance{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionProvenance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionProvenance) ProtoMessage() {}
+
+func (x *DecisionProvenance) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionProvenance.ProtoReflect.Descriptor instead.
+func (*DecisionProvenance) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DecisionProvenance) GetRecordedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecordedDate
+	}
+	return nil
+}
+
+func (x *DecisionProvenance) GetChangedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ChangedDate
+	}
+	return nil
+}
+
+func (x *DecisionProvenance) GetStatedStatus() DecisionStatus {
+	if x != nil {
+		return x.StatedStatus
+	}
+	return DecisionStatus_DECISION_STATUS_UNSPECIFIED
+}
+
+func (x *DecisionProvenance) GetContentHash() string {
+	if x != nil {
+		return x.ContentHash
+	}
+	return ""
+}
+
+func (x *DecisionProvenance) GetReviews() []*DecisionReview {
+	if x != nil {
+		return x.Reviews
+	}
+	return nil
+}
+
+func (x *DecisionProvenance) GetLinks() *Links {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *DecisionProvenance) GetSupersededBy() []string {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return nil
+}
+
 // The history of a decision.
 type DecisionHistory struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -679,7 +810,7 @@ type DecisionHistory struct {
 
 func (x *DecisionHistory) Reset() {
 	*x = DecisionHistory{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +822,7 @@ func (x *DecisionHistory) String() string {
 func (*DecisionHistory) ProtoMessage() {}
 
 func (x *DecisionHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +835,7 @@ func (x *DecisionHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionHistory.ProtoReflect.Descriptor instead.
 func (*DecisionHistory) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DecisionHistory) GetReviews() []*DecisionReview {
@@ -750,7 +881,7 @@ type FormerContent struct {
 
 func (x *FormerContent) Reset() {
 	*x = FormerContent{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +893,7 @@ func (x *FormerContent) String() string {
 func (*FormerContent) ProtoMessage() {}
 
 func (x *FormerContent) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +906,7 @@ func (x *FormerContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerContent.ProtoReflect.Descriptor instead.
 func (*FormerContent) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FormerContent) GetRevision() int32 {
@@ -818,7 +949,7 @@ type DecisionReview struct {
 
 func (x *DecisionReview) Reset() {
 	*x = DecisionReview{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +961,7 @@ func (x *DecisionReview) String() string {
 func (*DecisionReview) ProtoMessage() {}
 
 func (x *DecisionReview) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +974,7 @@ func (x *DecisionReview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionReview.ProtoReflect.Descriptor instead.
 func (*DecisionReview) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DecisionReview) GetOutcome() Outcome {
@@ -896,7 +1027,7 @@ type RecordDecisionRequest struct {
 
 func (x *RecordDecisionRequest) Reset() {
 	*x = RecordDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1039,7 @@ func (x *RecordDecisionRequest) String() string {
 func (*RecordDecisionRequest) ProtoMessage() {}
 
 func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1052,7 @@ func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionRequest.ProtoReflect.Descriptor instead.
 func (*RecordDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RecordDecisionRequest) GetRequestId() string {
@@ -956,7 +1087,7 @@ type RecordDecisionResponse struct {
 
 func (x *RecordDecisionResponse) Reset() {
 	*x = RecordDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1099,7 @@ func (x *RecordDecisionResponse) String() string {
 func (*RecordDecisionResponse) ProtoMessage() {}
 
 func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1112,7 @@ func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionResponse.ProtoReflect.Descriptor instead.
 func (*RecordDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RecordDecisionResponse) GetDecision() *Decision {
@@ -1005,7 +1136,7 @@ type GetDecisionRequest struct {
 
 func (x *GetDecisionRequest) Reset() {
 	*x = GetDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1148,7 @@ func (x *GetDecisionRequest) String() string {
 func (*GetDecisionRequest) ProtoMessage() {}
 
 func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1161,7 @@ func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetDecisionRequest) GetId() string {
@@ -1058,7 +1189,7 @@ type GetDecisionResponse struct {
 
 func (x *GetDecisionResponse) Reset() {
 	*x = GetDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1201,7 @@ func (x *GetDecisionResponse) String() string {
 func (*GetDecisionResponse) ProtoMessage() {}
 
 func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1214,7 @@ func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetDecisionResponse) GetDecision() *Decision {
@@ -1116,7 +1247,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1259,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1272,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListDecisionsRequest) GetPageSize() int32 {
@@ -1199,7 +1330,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1342,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1355,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListDecisionsResponse) GetDecisions() []*Decision {
@@ -1259,7 +1390,7 @@ type ReviewDecisionRequest struct {
 
 func (x *ReviewDecisionRequest) Reset() {
 	*x = ReviewDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1402,7 @@ func (x *ReviewDecisionRequest) String() string {
 func (*ReviewDecisionRequest) ProtoMessage() {}
 
 func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1415,7 @@ func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReviewDecisionRequest) GetId() string {
@@ -1326,7 +1457,7 @@ type ReviewDecisionResponse struct {
 
 func (x *ReviewDecisionResponse) Reset() {
 	*x = ReviewDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1469,7 @@ func (x *ReviewDecisionResponse) String() string {
 func (*ReviewDecisionResponse) ProtoMessage() {}
 
 func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1482,7 @@ func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReviewDecisionResponse) GetDecision() *Decision {
@@ -1392,7 +1523,7 @@ type DecisionChanges struct {
 
 func (x *DecisionChanges) Reset() {
 	*x = DecisionChanges{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1535,7 @@ func (x *DecisionChanges) String() string {
 func (*DecisionChanges) ProtoMessage() {}
 
 func (x *DecisionChanges) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1548,7 @@ func (x *DecisionChanges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionChanges.ProtoReflect.Descriptor instead.
 func (*DecisionChanges) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DecisionChanges) GetTitle() string {
@@ -1515,7 +1646,7 @@ type UpdateDecisionRequest struct {
 
 func (x *UpdateDecisionRequest) Reset() {
 	*x = UpdateDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1658,7 @@ func (x *UpdateDecisionRequest) String() string {
 func (*UpdateDecisionRequest) ProtoMessage() {}
 
 func (x *UpdateDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1671,7 @@ func (x *UpdateDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateDecisionRequest) GetId() string {
@@ -1582,7 +1713,7 @@ type UpdateDecisionResponse struct {
 
 func (x *UpdateDecisionResponse) Reset() {
 	*x = UpdateDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1725,7 @@ func (x *UpdateDecisionResponse) String() string {
 func (*UpdateDecisionResponse) ProtoMessage() {}
 
 func (x *UpdateDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1738,7 @@ func (x *UpdateDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateDecisionResponse) GetDecision() *Decision {
@@ -1628,7 +1759,7 @@ type DeleteDecisionRequest struct {
 
 func (x *DeleteDecisionRequest) Reset() {
 	*x = DeleteDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1771,7 @@ func (x *DeleteDecisionRequest) String() string {
 func (*DeleteDecisionRequest) ProtoMessage() {}
 
 func (x *DeleteDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1784,7 @@ func (x *DeleteDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDecisionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteDecisionRequest) GetId() string {
@@ -1679,7 +1810,7 @@ type DeleteDecisionResponse struct {
 
 func (x *DeleteDecisionResponse) Reset() {
 	*x = DeleteDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1822,7 @@ func (x *DeleteDecisionResponse) String() string {
 func (*DeleteDecisionResponse) ProtoMessage() {}
 
 func (x *DeleteDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1835,7 @@ func (x *DeleteDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDecisionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteDecisionResponse) GetId() string {
@@ -1744,7 +1875,7 @@ type LinkDecisionsRequest struct {
 
 func (x *LinkDecisionsRequest) Reset() {
 	*x = LinkDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1887,7 @@ func (x *LinkDecisionsRequest) String() string {
 func (*LinkDecisionsRequest) ProtoMessage() {}
 
 func (x *LinkDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1900,7 @@ func (x *LinkDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*LinkDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LinkDecisionsRequest) GetId() string {
@@ -1804,7 +1935,7 @@ type LinkDecisionsResponse struct {
 
 func (x *LinkDecisionsResponse) Reset() {
 	*x = LinkDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1947,7 @@ func (x *LinkDecisionsResponse) String() string {
 func (*LinkDecisionsResponse) ProtoMessage() {}
 
 func (x *LinkDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1960,7 @@ func (x *LinkDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*LinkDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LinkDecisionsResponse) GetDecision() *Decision {
@@ -1857,7 +1988,7 @@ type GetDecisionGraphRequest struct {
 
 func (x *GetDecisionGraphRequest) Reset() {
 	*x = GetDecisionGraphRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2000,7 @@ func (x *GetDecisionGraphRequest) String() string {
 func (*GetDecisionGraphRequest) ProtoMessage() {}
 
 func (x *GetDecisionGraphRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2013,7 @@ func (x *GetDecisionGraphRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionGraphRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionGraphRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetDecisionGraphRequest) GetId() string {
@@ -1928,7 +2059,7 @@ type GetDecisionGraphResponse struct {
 
 func (x *GetDecisionGraphResponse) Reset() {
 	*x = GetDecisionGraphResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2071,7 @@ func (x *GetDecisionGraphResponse) String() string {
 func (*GetDecisionGraphResponse) ProtoMessage() {}
 
 func (x *GetDecisionGraphResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2084,7 @@ func (x *GetDecisionGraphResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionGraphResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionGraphResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetDecisionGraphResponse) GetNodes() []*GraphNode {
@@ -2002,7 +2133,7 @@ type GraphNode struct {
 
 func (x *GraphNode) Reset() {
 	*x = GraphNode{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2145,7 @@ func (x *GraphNode) String() string {
 func (*GraphNode) ProtoMessage() {}
 
 func (x *GraphNode) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2158,7 @@ func (x *GraphNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GraphNode.ProtoReflect.Descriptor instead.
 func (*GraphNode) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GraphNode) GetId() string {
@@ -2101,7 +2232,7 @@ type GraphLink struct {
 
 func (x *GraphLink) Reset() {
 	*x = GraphLink{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2244,7 @@ func (x *GraphLink) String() string {
 func (*GraphLink) ProtoMessage() {}
 
 func (x *GraphLink) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2257,7 @@ func (x *GraphLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GraphLink.ProtoReflect.Descriptor instead.
 func (*GraphLink) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GraphLink) GetFromId() string {
@@ -2165,7 +2296,7 @@ type FindDuplicateDecisionsRequest struct {
 
 func (x *FindDuplicateDecisionsRequest) Reset() {
 	*x = FindDuplicateDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2308,7 @@ func (x *FindDuplicateDecisionsRequest) String() string {
 func (*FindDuplicateDecisionsRequest) ProtoMessage() {}
 
 func (x *FindDuplicateDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2321,7 @@ func (x *FindDuplicateDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindDuplicateDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*FindDuplicateDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FindDuplicateDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2229,7 +2360,7 @@ type FindDuplicateDecisionsResponse struct {
 
 func (x *FindDuplicateDecisionsResponse) Reset() {
 	*x = FindDuplicateDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2372,7 @@ func (x *FindDuplicateDecisionsResponse) String() string {
 func (*FindDuplicateDecisionsResponse) ProtoMessage() {}
 
 func (x *FindDuplicateDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2385,7 @@ func (x *FindDuplicateDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindDuplicateDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*FindDuplicateDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FindDuplicateDecisionsResponse) GetGroups() []*DuplicateGroup {
@@ -2293,7 +2424,7 @@ type DuplicateGroup struct {
 
 func (x *DuplicateGroup) Reset() {
 	*x = DuplicateGroup{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2436,7 @@ func (x *DuplicateGroup) String() string {
 func (*DuplicateGroup) ProtoMessage() {}
 
 func (x *DuplicateGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2449,7 @@ func (x *DuplicateGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DuplicateGroup.ProtoReflect.Descriptor instead.
 func (*DuplicateGroup) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DuplicateGroup) GetDecisions() []*Decision {
@@ -2346,14 +2477,16 @@ func (x *DuplicateGroup) GetSimilarity() float64 {
 type ExportDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conditions that decisions must meet.
-	Filters       *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
+	// True also answers the deletions of the caller's decisions, before all decisions and whatever the filters are.
+	IncludeDeleted bool `protobuf:"varint,2,opt,name=include_deleted,json=includeDeleted,proto3" json:"include_deleted,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ExportDecisionsRequest) Reset() {
 	*x = ExportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2498,7 @@ func (x *ExportDecisionsRequest) String() string {
 func (*ExportDecisionsRequest) ProtoMessage() {}
 
 func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2511,7 @@ func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2386,6 +2519,13 @@ func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
 		return x.Filters
 	}
 	return nil
+}
+
+func (x *ExportDecisionsRequest) GetIncludeDeleted() bool {
+	if x != nil {
+		return x.IncludeDeleted
+	}
+	return false
 }
 
 // An exported decision.
@@ -2399,7 +2539,7 @@ type ExportDecisionsResponse struct {
 
 func (x *ExportDecisionsResponse) Reset() {
 	*x = ExportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2551,7 @@ func (x *ExportDecisionsResponse) String() string {
 func (*ExportDecisionsResponse) ProtoMessage() {}
 
 func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2564,7 @@ func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExportDecisionsResponse) GetDecision() *Decision {
@@ -2450,7 +2590,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2602,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2615,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2514,7 +2654,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2526,7 +2666,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2539,7 +2679,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchDecisionsResponse) GetDecision() *Decision {
@@ -2574,7 +2714,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2726,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2739,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -2620,7 +2760,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2772,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2785,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -2666,7 +2806,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2818,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2831,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -2712,7 +2852,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2864,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2877,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -2753,19 +2893,22 @@ type ImportDecisionsRequest struct {
 	// Identifier of its source, the same at each import, for instance "repo/docs/adr/0007-use-x.md" or
 	// "decisions.jsonl#42"; 1 to 1000 characters. With the caller it identifies the decision.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The decision.
+	// The decision; absent for a deletion.
 	Decision *DecisionContent `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
-	// How it relates to others, by their sources.
+	// How it relates to others, by their sources. Unused if there is an identity.
 	Links *SourceLinks `protobuf:"bytes,3,opt,name=links,proto3" json:"links,omitempty"`
 	// Import it even if the caller deleted its decision, which then is as if it had never been there.
 	RestoreDeleted bool `protobuf:"varint,4,opt,name=restore_deleted,json=restoreDeleted,proto3" json:"restore_deleted,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Import the decision of another journal with its identity, of which the caller is the owner. It needs the permission
+	// `migrate`. The state that changed last counts: an older one changes nothing. [default: identified by its source]
+	Identity      *DecisionIdentity `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2777,7 +2920,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +2933,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -2821,6 +2964,95 @@ func (x *ImportDecisionsRequest) GetRestoreDeleted() bool {
 	return false
 }
 
+func (x *ImportDecisionsRequest) GetIdentity() *DecisionIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+// The identity of a decision of another journal, and its state there.
+type DecisionIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier, which no decision of another agent has in this journal.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// As ExportDecisions answered it.
+	Provenance *DecisionProvenance `protobuf:"bytes,2,opt,name=provenance,proto3" json:"provenance,omitempty"`
+	// When its outcome was last reviewed.
+	ReviewedDate *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=reviewed_date,json=reviewedDate,proto3" json:"reviewed_date,omitempty"`
+	// Where that journal imported it from. [default: the source of this import]
+	Source *string `protobuf:"bytes,4,opt,name=source,proto3,oneof" json:"source,omitempty"`
+	// True deletes the decision, unless it was changed after the changed date; its identifier stays deleted.
+	Deleted       bool `protobuf:"varint,5,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionIdentity) Reset() {
+	*x = DecisionIdentity{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionIdentity) ProtoMessage() {}
+
+func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionIdentity.ProtoReflect.Descriptor instead.
+func (*DecisionIdentity) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *DecisionIdentity) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DecisionIdentity) GetProvenance() *DecisionProvenance {
+	if x != nil {
+		return x.Provenance
+	}
+	return nil
+}
+
+func (x *DecisionIdentity) GetReviewedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReviewedDate
+	}
+	return nil
+}
+
+func (x *DecisionIdentity) GetSource() string {
+	if x != nil && x.Source != nil {
+		return *x.Source
+	}
+	return ""
+}
+
+func (x *DecisionIdentity) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 // How an imported decision relates to others of the same agent, by their sources. A source may be imported later, or
 // never.
 type SourceLinks struct {
@@ -2839,7 +3071,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +3083,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +3096,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -2910,7 +3142,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3154,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3167,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -2973,7 +3205,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3217,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3230,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -3059,7 +3291,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\v_confidenceB\b\n" +
 	"\x06_notesB\n" +
 	"\n" +
-	"\b_project\"\x8e\a\n" +
+	"\b_project\"\x8a\b\n" +
 	"\bDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1d\n" +
@@ -3086,7 +3318,11 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x06source\x18\x12 \x01(\tH\x05R\x06source\x88\x01\x01\x12.\n" +
 	"\x10journal_revision\x18\x13 \x01(\tH\x06R\x0fjournalRevision\x88\x01\x01\x127\n" +
 	"\treview_by\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\breviewBy\x122\n" +
-	"\ahistory\x18\x15 \x01(\v2\x18.cstp.v1.DecisionHistoryR\ahistoryB\n" +
+	"\ahistory\x18\x15 \x01(\v2\x18.cstp.v1.DecisionHistoryR\ahistory\x12;\n" +
+	"\n" +
+	"provenance\x18\x16 \x01(\v2\x1b.cstp.v1.DecisionProvenanceR\n" +
+	"provenance\x12=\n" +
+	"\fdeleted_date\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vdeletedDateB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -3095,7 +3331,15 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"\b_projectB\t\n" +
 	"\a_sourceB\x13\n" +
-	"\x11_journal_revision\"\xc4\x01\n" +
+	"\x11_journal_revision\"\xf3\x02\n" +
+	"\x12DecisionProvenance\x12?\n" +
+	"\rrecorded_date\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\frecordedDate\x12=\n" +
+	"\fchanged_date\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vchangedDate\x12<\n" +
+	"\rstated_status\x18\x03 \x01(\x0e2\x17.cstp.v1.DecisionStatusR\fstatedStatus\x12!\n" +
+	"\fcontent_hash\x18\x04 \x01(\tR\vcontentHash\x121\n" +
+	"\areviews\x18\x05 \x03(\v2\x17.cstp.v1.DecisionReviewR\areviews\x12$\n" +
+	"\x05links\x18\x06 \x01(\v2\x0e.cstp.v1.LinksR\x05links\x12#\n" +
+	"\rsuperseded_by\x18\a \x03(\tR\fsupersededBy\"\xc4\x01\n" +
 	"\x0fDecisionHistory\x121\n" +
 	"\areviews\x18\x01 \x03(\v2\x17.cstp.v1.DecisionReviewR\areviews\x12!\n" +
 	"\freview_count\x18\x02 \x01(\x05R\vreviewCount\x12\x1a\n" +
@@ -3233,9 +3477,10 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x1e\n" +
 	"\n" +
 	"similarity\x18\x03 \x01(\x01R\n" +
-	"similarity\"L\n" +
+	"similarity\"u\n" +
 	"\x16ExportDecisionsRequest\x122\n" +
-	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\"H\n" +
+	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12'\n" +
+	"\x0finclude_deleted\x18\x02 \x01(\bR\x0eincludeDeleted\"H\n" +
 	"\x17ExportDecisionsResponse\x12-\n" +
 	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\x8a\x01\n" +
 	"\x15WatchDecisionsRequest\x122\n" +
@@ -3256,12 +3501,22 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16UnshareDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"H\n" +
 	"\x17UnshareDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xbb\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xf2\x01\n" +
 	"\x16ImportDecisionsRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x124\n" +
 	"\bdecision\x18\x02 \x01(\v2\x18.cstp.v1.DecisionContentR\bdecision\x12*\n" +
 	"\x05links\x18\x03 \x01(\v2\x14.cstp.v1.SourceLinksR\x05links\x12'\n" +
-	"\x0frestore_deleted\x18\x04 \x01(\bR\x0erestoreDeleted\"\x90\x01\n" +
+	"\x0frestore_deleted\x18\x04 \x01(\bR\x0erestoreDeleted\x125\n" +
+	"\bidentity\x18\x05 \x01(\v2\x19.cstp.v1.DecisionIdentityR\bidentity\"\xe2\x01\n" +
+	"\x10DecisionIdentity\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
+	"\n" +
+	"provenance\x18\x02 \x01(\v2\x1b.cstp.v1.DecisionProvenanceR\n" +
+	"provenance\x12?\n" +
+	"\rreviewed_date\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\freviewedDate\x12\x1b\n" +
+	"\x06source\x18\x04 \x01(\tH\x00R\x06source\x88\x01\x01\x12\x18\n" +
+	"\adeleted\x18\x05 \x01(\bR\adeletedB\t\n" +
+	"\a_source\"\x90\x01\n" +
 	"\vSourceLinks\x12\x1e\n" +
 	"\n" +
 	"supersedes\x18\x01 \x03(\tR\n" +
@@ -3283,13 +3538,16 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x15LINK_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14LINK_TYPE_SUPERSEDES\x10\x01\x12\x18\n" +
 	"\x14LINK_TYPE_DEPENDS_ON\x10\x02\x12\x18\n" +
-	"\x14LINK_TYPE_RELATES_TO\x10\x03*\x9c\x01\n" +
+	"\x14LINK_TYPE_RELATES_TO\x10\x03*\xed\x01\n" +
 	"\fImportAction\x12\x1d\n" +
 	"\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
 	"\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n" +
 	"\x17IMPORT_ACTION_UNCHANGED\x10\x03\x12\x19\n" +
-	"\x15IMPORT_ACTION_DELETED\x10\x042\xc5\x10\n" +
+	"\x15IMPORT_ACTION_DELETED\x10\x04\x12\x1a\n" +
+	"\x16IMPORT_ACTION_OUTDATED\x10\x05\x12\x18\n" +
+	"\x14IMPORT_ACTION_ERASED\x10\x06\x12\x19\n" +
+	"\x15IMPORT_ACTION_REFUSED\x10\a2\xc5\x10\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -3320,7 +3578,7 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(LinkType)(0),                          // 0: cstp.v1.LinkType
 	(ImportAction)(0),                      // 1: cstp.v1.ImportAction
@@ -3328,147 +3586,159 @@ var file_cstp_v1_journal_proto_goTypes = []any{
 	(*Links)(nil),                          // 3: cstp.v1.Links
 	(*DecisionContent)(nil),                // 4: cstp.v1.DecisionContent
 	(*Decision)(nil),                       // 5: cstp.v1.Decision
-	(*DecisionHistory)(nil),                // 6: cstp.v1.DecisionHistory
-	(*FormerContent)(nil),                  // 7: cstp.v1.FormerContent
-	(*DecisionReview)(nil),                 // 8: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),          // 9: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),         // 10: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),             // 11: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),            // 12: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),           // 13: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),          // 14: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),          // 15: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),         // 16: cstp.v1.ReviewDecisionResponse
-	(*DecisionChanges)(nil),                // 17: cstp.v1.DecisionChanges
-	(*UpdateDecisionRequest)(nil),          // 18: cstp.v1.UpdateDecisionRequest
-	(*UpdateDecisionResponse)(nil),         // 19: cstp.v1.UpdateDecisionResponse
-	(*DeleteDecisionRequest)(nil),          // 20: cstp.v1.DeleteDecisionRequest
-	(*DeleteDecisionResponse)(nil),         // 21: cstp.v1.DeleteDecisionResponse
-	(*LinkDecisionsRequest)(nil),           // 22: cstp.v1.LinkDecisionsRequest
-	(*LinkDecisionsResponse)(nil),          // 23: cstp.v1.LinkDecisionsResponse
-	(*GetDecisionGraphRequest)(nil),        // 24: cstp.v1.GetDecisionGraphRequest
-	(*GetDecisionGraphResponse)(nil),       // 25: cstp.v1.GetDecisionGraphResponse
-	(*GraphNode)(nil),                      // 26: cstp.v1.GraphNode
-	(*GraphLink)(nil),                      // 27: cstp.v1.GraphLink
-	(*FindDuplicateDecisionsRequest)(nil),  // 28: cstp.v1.FindDuplicateDecisionsRequest
-	(*FindDuplicateDecisionsResponse)(nil), // 29: cstp.v1.FindDuplicateDecisionsResponse
-	(*DuplicateGroup)(nil),                 // 30: cstp.v1.DuplicateGroup
-	(*ExportDecisionsRequest)(nil),         // 31: cstp.v1.ExportDecisionsRequest
-	(*ExportDecisionsResponse)(nil),        // 32: cstp.v1.ExportDecisionsResponse
-	(*WatchDecisionsRequest)(nil),          // 33: cstp.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil),         // 34: cstp.v1.WatchDecisionsResponse
-	(*ShareDecisionRequest)(nil),           // 35: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),          // 36: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),         // 37: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),        // 38: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),         // 39: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),                    // 40: cstp.v1.SourceLinks
-	(*ImportResult)(nil),                   // 41: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),        // 42: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                            // 43: cstp.v1.Stakes
-	(DecisionStatus)(0),                    // 44: cstp.v1.DecisionStatus
-	(Outcome)(0),                           // 45: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),          // 46: google.protobuf.Timestamp
-	(Visibility)(0),                        // 47: cstp.v1.Visibility
-	(*DecisionFilters)(nil),                // 48: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),          // 49: google.protobuf.FieldMask
+	(*DecisionProvenance)(nil),             // 6: cstp.v1.DecisionProvenance
+	(*DecisionHistory)(nil),                // 7: cstp.v1.DecisionHistory
+	(*FormerContent)(nil),                  // 8: cstp.v1.FormerContent
+	(*DecisionReview)(nil),                 // 9: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),          // 10: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),         // 11: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),             // 12: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),            // 13: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),           // 14: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),          // 15: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),          // 16: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),         // 17: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),                // 18: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),          // 19: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),         // 20: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),          // 21: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),         // 22: cstp.v1.DeleteDecisionResponse
+	(*LinkDecisionsRequest)(nil),           // 23: cstp.v1.LinkDecisionsRequest
+	(*LinkDecisionsResponse)(nil),          // 24: cstp.v1.LinkDecisionsResponse
+	(*GetDecisionGraphRequest)(nil),        // 25: cstp.v1.GetDecisionGraphRequest
+	(*GetDecisionGraphResponse)(nil),       // 26: cstp.v1.GetDecisionGraphResponse
+	(*GraphNode)(nil),                      // 27: cstp.v1.GraphNode
+	(*GraphLink)(nil),                      // 28: cstp.v1.GraphLink
+	(*FindDuplicateDecisionsRequest)(nil),  // 29: cstp.v1.FindDuplicateDecisionsRequest
+	(*FindDuplicateDecisionsResponse)(nil), // 30: cstp.v1.FindDuplicateDecisionsResponse
+	(*DuplicateGroup)(nil),                 // 31: cstp.v1.DuplicateGroup
+	(*ExportDecisionsRequest)(nil),         // 32: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),        // 33: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),          // 34: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),         // 35: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),           // 36: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),          // 37: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),         // 38: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),        // 39: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),         // 40: cstp.v1.ImportDecisionsRequest
+	(*DecisionIdentity)(nil),               // 41: cstp.v1.DecisionIdentity
+	(*SourceLinks)(nil),                    // 42: cstp.v1.SourceLinks
+	(*ImportResult)(nil),                   // 43: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),        // 44: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                            // 45: cstp.v1.Stakes
+	(DecisionStatus)(0),                    // 46: cstp.v1.DecisionStatus
+	(Outcome)(0),                           // 47: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),          // 48: google.protobuf.Timestamp
+	(Visibility)(0),                        // 49: cstp.v1.Visibility
+	(*DecisionFilters)(nil),                // 50: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),          // 51: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	43, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	44, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	45, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	46, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	45, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	46, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	47, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	48, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	2,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	47, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	46, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	43, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	44, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	45, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	46, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	46, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	49, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	48, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	45, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	46, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	47, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	48, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	48, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
 	2,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	47, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	49, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
 	3,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	46, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
-	6,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
-	8,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
-	7,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	46, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
-	4,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	45, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	46, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
-	4,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	3,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	5,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	48, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	45, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	5,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	43, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	44, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	46, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
-	2,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	46, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
-	17, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	49, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	5,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	46, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
-	3,  // 40: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
-	3,  // 41: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
-	5,  // 42: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	26, // 43: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
-	27, // 44: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	44, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	45, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	46, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
-	0,  // 48: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	48, // 49: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	30, // 50: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
-	5,  // 51: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
-	48, // 52: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 53: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	48, // 54: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 55: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 56: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 57: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 58: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	40, // 59: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	1,  // 60: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	41, // 61: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	9,  // 62: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	11, // 63: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	13, // 64: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	15, // 65: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	18, // 66: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	20, // 67: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	22, // 68: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	24, // 69: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	28, // 70: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
-	31, // 71: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
-	33, // 72: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
-	35, // 73: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	37, // 74: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	39, // 75: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	10, // 76: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	12, // 77: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	14, // 78: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	16, // 79: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	19, // 80: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	21, // 81: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	23, // 82: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	25, // 83: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	29, // 84: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
-	32, // 85: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
-	34, // 86: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
-	36, // 87: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	38, // 88: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	42, // 89: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	76, // [76:90] is the sub-list for method output_type
-	62, // [62:76] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	48, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	7,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
+	6,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
+	48, // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
+	48, // 19: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
+	48, // 20: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
+	46, // 21: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
+	9,  // 22: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
+	3,  // 23: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
+	9,  // 24: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	8,  // 25: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
+	48, // 26: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	4,  // 27: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
+	47, // 28: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	48, // 29: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	4,  // 30: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	3,  // 31: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	5,  // 32: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 33: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	50, // 34: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 35: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	47, // 36: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	5,  // 37: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	45, // 38: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	46, // 39: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	48, // 40: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	2,  // 41: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
+	48, // 42: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	18, // 43: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
+	51, // 44: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	5,  // 45: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
+	48, // 46: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	3,  // 47: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
+	3,  // 48: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
+	5,  // 49: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	27, // 50: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
+	28, // 51: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
+	46, // 52: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	47, // 53: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	48, // 54: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	0,  // 55: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
+	50, // 56: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	31, // 57: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
+	5,  // 58: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
+	50, // 59: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 60: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	50, // 61: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 62: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 63: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 64: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 65: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	42, // 66: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	41, // 67: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
+	6,  // 68: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
+	48, // 69: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
+	1,  // 70: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	43, // 71: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	10, // 72: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	12, // 73: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	14, // 74: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	16, // 75: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	19, // 76: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	21, // 77: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	23, // 78: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	25, // 79: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	29, // 80: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
+	32, // 81: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	34, // 82: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	36, // 83: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	38, // 84: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	40, // 85: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	11, // 86: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	13, // 87: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	15, // 88: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	17, // 89: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	20, // 90: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	22, // 91: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	24, // 92: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	26, // 93: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	30, // 94: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
+	33, // 95: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	35, // 96: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	37, // 97: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	39, // 98: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	44, // 99: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	86, // [86:100] is the sub-list for method output_type
+	72, // [72:86] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -3481,23 +3751,24 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[6].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[7].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[11].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[13].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[12].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[14].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[24].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[26].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[31].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[17].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[25].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[27].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[32].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[33].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

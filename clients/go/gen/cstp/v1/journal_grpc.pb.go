@@ -76,8 +76,8 @@ type JournalServiceClient interface {
 	// superseded, groups of which each is similar to another.
 	FindDuplicateDecisions(ctx context.Context, in *FindDuplicateDecisionsRequest, opts ...grpc.CallOption) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-	// them. Errors: RATE_LIMITED for too many exports at once.
+	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error)
 	// Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
 	// has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
@@ -91,7 +91,8 @@ type JournalServiceClient interface {
 	UnshareDecision(ctx context.Context, in *UnshareDecisionRequest, opts ...grpc.CallOption) (*UnshareDecisionResponse, error)
 	// Imports decisions from other records, one message each. Importing a source again updates the decision if its
 	// content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+	// PERMISSION_DENIED for a record with an identity without the permission `migrate`.
 	ImportDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse], error)
 }
 
@@ -303,8 +304,8 @@ type JournalServiceServer interface {
 	// superseded, groups of which each is similar to another.
 	FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
-	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-	// them. Errors: RATE_LIMITED for too many exports at once.
+	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
+	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error
 	// Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
 	// has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
@@ -318,7 +319,8 @@ type JournalServiceServer interface {
 	UnshareDecision(context.Context, *UnshareDecisionRequest) (*UnshareDecisionResponse, error)
 	// Imports decisions from other records, one message each. Importing a source again updates the decision if its
 	// content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
-	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
+	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
+	// PERMISSION_DENIED for a record with an identity without the permission `migrate`.
 	ImportDecisions(grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]) error
 	mustEmbedUnimplementedJournalServiceServer()
 }

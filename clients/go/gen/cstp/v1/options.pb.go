@@ -57,6 +57,9 @@ const (
 	// Read the titles, outcomes, metadata and statistics of the decisions and intents of every agent, private ones too, but
 	// not their contexts and the texts of their reasons. Each such read is in the audit trail. `admin` does not include it.
 	Permission_PERMISSION_OVERSEE Permission = 12
+	// Import decisions of one's own with their identifiers, instants, reviews and deletions, as another journal exported
+	// them. An importer chooses identifiers and states reviews of others, so that `record` does not include it.
+	Permission_PERMISSION_MIGRATE Permission = 13
 )
 
 // Enum value maps for Permission.
@@ -75,6 +78,7 @@ var (
 		10: "PERMISSION_ERASE",
 		11: "PERMISSION_APPROVE",
 		12: "PERMISSION_OVERSEE",
+		13: "PERMISSION_MIGRATE",
 	}
 	Permission_value = map[string]int32{
 		"PERMISSION_UNSPECIFIED": 0,
@@ -90,6 +94,7 @@ var (
 		"PERMISSION_ERASE":       10,
 		"PERMISSION_APPROVE":     11,
 		"PERMISSION_OVERSEE":     12,
+		"PERMISSION_MIGRATE":     13,
 	}
 )
 
@@ -209,7 +214,7 @@ var File_cstp_v1_options_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xba\x02\n" +
+	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xd2\x02\n" +
 	"\n" +
 	"Permission\x12\x1a\n" +
 	"\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -225,7 +230,8 @@ const file_cstp_v1_options_proto_rawDesc = "" +
 	"\x10PERMISSION_ERASE\x10\n" +
 	"\x12\x16\n" +
 	"\x12PERMISSION_APPROVE\x10\v\x12\x16\n" +
-	"\x12PERMISSION_OVERSEE\x10\f:U\n" +
+	"\x12PERMISSION_OVERSEE\x10\f\x12\x16\n" +
+	"\x12PERMISSION_MIGRATE\x10\r:U\n" +
 	"\n" +
 	"permission\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x01(\x0e2\x13.cstp.v1.PermissionR\n" +
 	"permission:l\n" +
