@@ -283,6 +283,17 @@ class TestMerging:
         assert transfer.copy(kit, other) == [ImportAction.UPDATED] * 2
         assert other.journal.get(old.decision_id, "alice").status is DecisionStatus.DECIDED
 
+    def test_a_link_to_a_decision_that_was_deleted_before_is_kept(
+        self, kit: JournalKit, other: JournalKit, transfer: Transfer
+    ) -> None:
+        (gone,) = kit.journal.import_batch([ImportRecord("a", WHOLE)], "alice", "request-1")
+        transfer.copy(kit, other)
+        kit.journal.delete(gone.decision_id, "alice", "request-1")
+        late = ImportRecord("b", WHOLE, SourceLinks(relates_to=("a",)))
+        (kept,) = kit.journal.import_batch([late], "alice", "request-1")
+        transfer.copy(kit, other)
+        assert other.journal.get(kept.decision_id, "alice").links.relates_to == (gone.decision_id,)
+
     def test_reviews_come_with_their_reviewers(self, kit: JournalKit, other: JournalKit, transfer: Transfer) -> None:
         key = record(kit, visibility=Visibility.SHARED).id
         kit.journal.review(key, Outcome.FAILURE, "slow", "bob", "request-1")
