@@ -1726,7 +1726,7 @@ class Cstp:
         Args:
             reasons: Only items with one of these reasons. [default: all] One of overdue_review, unclosed_intent, drift,
                 stale_decision.
-            project: Only items of exactly this project; drift concerns all projects. [default: any]
+            project: Only items of exactly this project, and a drift, which concerns all projects. [default: any]
             limit: Maximum number of items, 1 to 100. [default: 20]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """

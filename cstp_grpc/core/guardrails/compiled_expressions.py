@@ -57,6 +57,9 @@ class CompiledExpressions:
         with suppress(OSError):
             unfinished.write_bytes(self._digest(content) + content)
             unfinished.replace(self._path)
+            return
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
     def _digest(self, content: bytes) -> bytes:
         return hashlib.sha256(self._version + content).digest()

@@ -117,7 +117,10 @@ class RulebookReloader(PeriodicTask):
         """Load the rules if their files have changed."""
         if self._seen is None:
             # Not before the server listens, and in few cases by the first check.
-            self._rules.current.evaluator.warm_up()
+            try:
+                self._rules.current.evaluator.warm_up()
+            except Exception:  # changes of files must be noticed all the same
+                logger.exception("the first checks will be slower")
         is_requested = self._requested.is_set()
         self._requested.clear()
         stamps = self._read_stamps()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from cstp_grpc.platform.embedding.model_files import DIMENSIONS as MINILM_DIMENS
 from cstp_grpc.platform.embedding.model_files import MODEL as MINILM
 from cstp_grpc.platform.embedding.model_files import WeightsMissing, default_locations, find_model_files, is_converted
 from cstp_grpc.platform.storage.locks import hold_file_lock
+
+logger = logging.getLogger(__name__)
 
 CONVERTED_FOLDER = "models"
 """The folder of converted weights in the data folder."""
@@ -143,7 +146,11 @@ def build_lazy_embedders(settings: EmbeddingSettings, data_dir: Path, *, finds_f
             with hold_file_lock(data_dir / MODEL_LOCK):
                 return load_minilm(settings.model_path, settings.download, threads, data_dir)
         except WeightsMissing as error:
-            raise QueryFailed(str(error)) from error
+            if not finds_files:
+                # In the process of the user, who installs the model.
+                raise QueryFailed(str(error)) from error
+            logger.exception("the embedding model cannot be loaded")
+            raise QueryFailed("The embedding model cannot be loaded; the log of the server says why.") from error
 
     embedder = with_cache(LazyEmbedder(MINILM, MINILM_DIMENSIONS, load), settings.cache_size)
     return Embedders(embedder, embedder)

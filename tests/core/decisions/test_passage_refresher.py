@@ -9,6 +9,7 @@ from sqlalchemy import text
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter, Links
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.core.decisions.search import matrix_sync
 from cstp_grpc.core.decisions.search.matrix_sync import REFRESH_BATCH, MatrixSync, PassageRefresher
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.platform.storage.database import Database
@@ -53,6 +54,20 @@ def test_all_are_made_anew_and_other_servers_learn_of_it(outdated: JournalKit) -
 def test_it_works_in_the_background_and_stops_when_asked(outdated: JournalKit) -> None:
     kit = outdated
     refresher = PassageRefresher(kit.store, kit.journal, kit.embedder.model)
+    refresher.start()
+    wait_until(lambda: not kit.store.outdated_decisions(kit.embedder.model, 1), "all are made anew")
+    refresher.stop()
+
+
+def test_it_tries_again_after_an_unforeseen_error(outdated: JournalKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix_sync, "RETRY_SECONDS", 0.01)
+    kit, failures = outdated, [RuntimeError("unforeseen")]
+
+    def prepare() -> None:
+        if failures:
+            raise failures.pop()
+
+    refresher = PassageRefresher(kit.store, kit.journal, kit.embedder.model, prepare)
     refresher.start()
     wait_until(lambda: not kit.store.outdated_decisions(kit.embedder.model, 1), "all are made anew")
     refresher.stop()

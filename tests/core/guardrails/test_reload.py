@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.core.guardrails.evaluator import ALLOW_UNKNOWN
+from cstp_grpc.core.guardrails.evaluator import ALLOW_UNKNOWN, GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action
 from cstp_grpc.core.guardrails.reloading import UNFORESEEN, RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rulebook import read_rulebooks
@@ -260,4 +260,21 @@ def test_an_unexpected_error_keeps_the_rules_and_is_not_hidden(
         assert ids(rules) == ["one"]
         wait_until(lambda: "full of secrets" in caplog.text, "the reason is logged")
         reloader.request_reload()
+        wait_for_rules(rules, "two")
+
+
+def test_rules_whose_plans_cannot_be_made_ahead_are_still_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [RuntimeError("unforeseen")]
+
+    def fail_once(_: GuardrailEvaluator) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(GuardrailEvaluator, "warm_up", fail_once)
+    path = write(tmp_path / "rules.yaml", book("one"))
+    with following(path) as (rules, _):
+        wait_until(lambda: "unforeseen" in caplog.text, "the reason is logged")
+        write(path, book("two"))
         wait_for_rules(rules, "two")

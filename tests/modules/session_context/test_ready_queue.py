@@ -15,6 +15,7 @@ from cstp_grpc.core.intents.model import Intent, IntentClosing, IntentKey
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.modules.calibration.analyst import ReviewAnalyst
 from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
+from cstp_grpc.modules.session_context import ready_queue
 from cstp_grpc.modules.session_context.ready_queue import ReadyQueue, ReadyQueueReader, ReadyQueueRequest
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -91,6 +92,17 @@ def test_a_page_of_items_says_whether_there_are_more(kit: Kit) -> None:
         record(kit, title=f"due {day}", review_by=START.replace(day=day))
     assert (subjects(kit.read(limit=2)), kit.read(limit=2).more) == (["due 1", "due 2"], True)
     assert kit.read(limit=3).more is False
+
+
+def test_the_oldest_items_of_a_project_are_found_behind_many_newer_ones_of_others(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_queue, "PAGE", 2)
+    record(kit, title="of shop", project="shop", review_by=START)
+    for number in range(5):
+        record(kit, title=f"of bank {number}", project="bank", review_by=START + timedelta(days=1))
+    assert subjects(kit.read(project="shop")) == ["of shop"]
+    assert subjects(kit.read(limit=1)) == ["of shop"]
 
 
 def outcomes_that_drift(kit: Kit, outcomes: list[Outcome]) -> None:

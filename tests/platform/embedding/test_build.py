@@ -3,14 +3,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
+from cstp_grpc.contract.errors import QueryFailed
 from cstp_grpc.platform.config import EmbeddingSettings
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.embedding.model_files import ModelFiles, WeightsMissing, default_locations
 from cstp_grpc.platform.embedding.onnx_embedders import MiniLmEmbedder
+from cstp_grpc.server.wiring import embedding
 from cstp_grpc.server.wiring.embedding import build_embedder, build_lazy_embedders
 
 
@@ -104,3 +107,20 @@ def test_faults_of_files_that_were_never_loaded_end_the_start(name: str, tmp_pat
         (tmp_path / each).write_text("not what it should be")
     with pytest.raises(WeightsMissing):
         build_lazy_embedders(EmbeddingSettings(model_path=tmp_path), tmp_path / "data", finds_files=True)
+
+
+@pytest.mark.parametrize(("is_server", "shown"), [(True, "the log of the server says why"), (False, "/models/minilm")])
+def test_only_the_user_of_this_process_learns_where_a_lost_model_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_server: bool, shown: str
+) -> None:
+    def lose(*_: object) -> NoReturn:
+        raise WeightsMissing("/models/minilm: is not a folder")
+
+    monkeypatch.setattr(embedding, "find_model_files", lambda *_: None)
+    monkeypatch.setattr(embedding, "is_converted", lambda *_: True)
+    monkeypatch.setattr(embedding, "load_minilm", lose)
+    embedders = build_lazy_embedders(EmbeddingSettings(), tmp_path, finds_files=is_server)
+    with pytest.raises(QueryFailed, match=shown) as failure:
+        embedders.queries.embed(["a text"])
+    assert ("/models/minilm" in str(failure.value)) is not is_server
+    assert ("/models/minilm" in caplog.text) is is_server

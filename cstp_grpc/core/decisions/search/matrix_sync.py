@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from cstp_grpc.contract.errors import CstpError, Unavailable
+from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.passages import PreparedTexts
 from cstp_grpc.core.decisions.reindexing import adopt_prepared_vectors
@@ -243,7 +243,7 @@ class PassageRefresher:
             try:
                 self._prepare()
                 count = self.refresh_all()
-            except CstpError:
+            except Exception:  # searches load what is missing, and later attempts the rest
                 logger.exception("passages could not be loaded and refreshed; next attempt in %d s", RETRY_SECONDS)
                 self._stopping.wait(RETRY_SECONDS)
             else:

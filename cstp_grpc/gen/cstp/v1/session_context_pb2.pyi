@@ -118,7 +118,7 @@ class GetReadyQueueRequest(_message.Message):
     PROJECT_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     project: _builtins.str
-    """Only items of exactly this project; drift concerns all projects. [default: any]"""
+    """Only items of exactly this project, and a drift, which concerns all projects. [default: any]"""
     limit: _builtins.int
     """Maximum number of items, 1 to 100. [default: 20]"""
     @_builtins.property
@@ -157,7 +157,7 @@ class GetReadyQueueResponse(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     READ_AT_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """Whether there are more. Of each reason at most 200 items are read, the latest ones."""
+    """Whether there are more. Of each reason the latest 5000 items are read."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadyItem]:
         """The items."""

@@ -171,7 +171,7 @@ type GetReadyQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only items with one of these reasons. [default: all]
 	Reasons []ReadyReason `protobuf:"varint,1,rep,packed,name=reasons,proto3,enum=cstp.v1.ReadyReason" json:"reasons,omitempty"`
-	// Only items of exactly this project; drift concerns all projects. [default: any]
+	// Only items of exactly this project, and a drift, which concerns all projects. [default: any]
 	Project *string `protobuf:"bytes,2,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	// Maximum number of items, 1 to 100. [default: 20]
 	Limit         *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
@@ -235,7 +235,7 @@ type GetReadyQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The items.
 	Items []*ReadyItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// Whether there are more. Of each reason at most 200 items are read, the latest ones.
+	// Whether there are more. Of each reason the latest 5000 items are read.
 	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	// When this was read.
 	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
