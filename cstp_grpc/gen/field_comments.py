@@ -428,7 +428,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.Decision.notes': 'The lesson.',
     'cstp.v1.Decision.outcome': 'How it turned out; absent while unknown.',
     'cstp.v1.Decision.project': 'The project it belongs to.',
-    'cstp.v1.Decision.provenance': 'What another journal needs to import it with its identity; only in ExportDecisions, and only for the agent that recorded it.',
+    'cstp.v1.Decision.provenance': 'Its provenance, by which an import keeps its identity; only in ExportDecisions, and only for the agent that recorded it.',
     'cstp.v1.Decision.reasons': 'Why; the texts only in GetDecision, and only for the agent that recorded it.',
     'cstp.v1.Decision.review_by': 'When its outcome is to be reviewed; only for the agent that recorded it.',
     'cstp.v1.Decision.reviewed_date': 'When its outcome was last reviewed.',

@@ -352,8 +352,8 @@ class Decision(_message.Message):
 
     @_builtins.property
     def provenance(self) -> Global___DecisionProvenance:
-        """What another journal needs to import it with its identity; only in ExportDecisions, and only for the agent that
-        recorded it.
+        """Its provenance, by which an import keeps its identity; only in ExportDecisions, and only for the agent that recorded
+        it.
         """
 
     @_builtins.property

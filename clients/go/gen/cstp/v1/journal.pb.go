@@ -492,8 +492,8 @@ type Decision struct {
 	ReviewBy *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
 	// Its history; only in GetDecision and UpdateDecision.
 	History *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
-	// What another journal needs to import it with its identity; only in ExportDecisions, and only for the agent that
-	// recorded it.
+	// Its provenance, by which an import keeps its identity; only in ExportDecisions, and only for the agent that recorded
+	// it.
 	Provenance *DecisionProvenance `protobuf:"bytes,22,opt,name=provenance,proto3" json:"provenance,omitempty"`
 	// When it was deleted; only in ExportDecisions, and with no other fields than the id and the agent.
 	DeletedDate   *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=deleted_date,json=deletedDate,proto3" json:"deleted_date,omitempty"`
