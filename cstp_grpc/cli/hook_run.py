@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from cstp_grpc.agents.hooks.event_handler import (
+    INTERNAL,
     ApprovalPolicy,
     FailurePolicy,
     HookSettings,
@@ -139,7 +140,8 @@ def run_hook(hook: HookRun) -> None:
     # A hook that fails lets the tool call through, or stops the session: each failure is an answer. An event that
     # cannot be read may be a tool call, and is answered as one.
     except Exception as error:  # noqa: BLE001
-        reason = error.reason if isinstance(error, CstpError) else ""
+        foreseen = (ConfigError, ValueError, OSError, ImportError, click.ClickException)
+        reason = error.reason if isinstance(error, CstpError) else "" if isinstance(error, foreseen) else INTERNAL
         answer = answer_failure(event.moment, explain_failure(error), hook.on_failure, reason)
     write_hook_answer(agent, hook.given, event, answer)
     if hook.resident:

@@ -102,7 +102,7 @@ def report_unfit_answers() -> Iterator[None]:
     """Raise InternalError where an answer as JSON, which no codec has read, lacks a member or has another type."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         message = f"The answer does not fit the contract: {type(error).__name__}: {error}"
         raise InternalError(message) from error
 

@@ -14,7 +14,7 @@ import click
 
 from cstp_grpc.cli import command_decorators as shared
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
-from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.output import Output, report_unfit_answers
 from cstp_grpc.cli.rpc_commands import calls_rpc, watches_changes
 from cstp_grpc.cli.short_ids import DECISION_ID
 from cstp_grpc.common.lazy_imports import LazyModule
@@ -149,7 +149,7 @@ def check_command(
         with shared.endpoint_of_choice(choice).connect_json(timeout) as client:
             answer = client.call("cstp.checkGuardrails", request)
             if wait and answer.get("approvalRequired") and "approval" in answer:
-                wait_for_decision(client, out, answer["approval"]["id"])
+                wait_for_decision(client, out, answer)
                 answer = client.call("cstp.checkGuardrails", request)
     else:
         if timeout or scope or agents or wait or choice.is_made:
@@ -159,7 +159,9 @@ def check_command(
     exit_by_verdict(answer)
 
 
-def wait_for_decision(client: JsonClient, out: Output, approval_id: str) -> None:
+@report_unfit_answers()
+def wait_for_decision(client: JsonClient, out: Output, verdict: Mapping[str, Any]) -> None:
+    approval_id = verdict["approval"]["id"]
     out.note(f"Waiting for the decision on approval {approval_id}; Ctrl-C stops.")
     pause = FIRST_PAUSE_SECONDS
     while client.call("cstp.getApproval", {"id": approval_id})["approval"]["status"] == "pending":
@@ -167,10 +169,14 @@ def wait_for_decision(client: JsonClient, out: Output, approval_id: str) -> None
         pause = min(pause * 1.5, MAX_PAUSE_SECONDS)
 
 
+@report_unfit_answers()
 def exit_by_verdict(verdict: Mapping[str, Any]) -> None:
-    """End the command with the exit code of a verdict, unless the action is allowed."""
-    # Anything but true: another answer must not let the action through.
-    if verdict.get("allowed") is not True:
+    """End the command with the exit code of a verdict, unless the action is allowed. Raises InternalError."""
+    # Anything but true, and violations all the same: another answer must not let the action through.
+    allowed = verdict.get("allowed") is True
+    if allowed and not isinstance(verdict["violations"], list):
+        raise TypeError("violations is not a list")
+    if not allowed or verdict["violations"]:
         click.get_current_context().exit(EXIT_APPROVAL_REQUIRED if verdict.get("approvalRequired") else EXIT_BLOCKED)
 
 
@@ -261,7 +267,8 @@ def pre_action_command(
     announcement = with_correlation_id({"intent": intent, **fields})
     answer = client.call("cstp.preAction", {"announcement": announcement, "decision": decision})
     out.answer(answer, advice_output.print_pre_action)
-    exit_by_verdict(answer.get("feedback", {}).get("guardrailStatus", {}))
+    with report_unfit_answers():
+        exit_by_verdict(answer["feedback"].get("guardrailStatus", {}))
 
 
 @click.command()
@@ -294,7 +301,8 @@ def session_context_command(client: JsonClient, out: Output, **fields: Any) -> N
         out.document(answer)
     else:
         # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
-        out.write_verbatim(answer["markdown"])
+        with report_unfit_answers():
+            out.write_verbatim(answer["markdown"])
 
 
 @click.command()

@@ -120,7 +120,9 @@ def error_from_http(answer: HttpResponse, where: str) -> errors.CstpError:
         return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
     error_class = rpc_errors.error_class_for_http_status(answer.status) or errors.InternalError
     message = f"{where} answered HTTP {answer.status} instead of JSON-RPC"
-    return error_class(message, retry_after=parse_retry_after(answer))
+    error = error_class(message, retry_after=parse_retry_after(answer))
+    error.inferred = True
+    return error
 
 
 def parse_retry_after(answer: HttpResponse) -> float | None:
@@ -137,8 +139,9 @@ def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = Non
     waits, listed = details.get("retryAfterMs"), details.get("violations")
     wait = retry_wait_seconds(waits) if isinstance(waits, int | float) else None
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    return rpc_errors.error_for_reason(
-        str(details.get("reason") or rpc_errors.reason_for_json_rpc_code(error.get("code"))),
+    stated = details.get("reason")
+    failure = rpc_errors.error_for_reason(
+        str(stated or rpc_errors.reason_for_json_rpc_code(error.get("code"))),
         str(error.get("message", "")),
         metadata=error_metadata(details),
         violations=[
@@ -155,6 +158,8 @@ def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = Non
             if GUARDRAIL_ID_KEY in item
         ],
     )
+    failure.inferred = not stated
+    return failure
 
 
 def retry_wait_seconds(milliseconds: float) -> float | None:

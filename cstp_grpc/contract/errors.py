@@ -52,6 +52,8 @@ class CstpError(Exception):
         """The guardrails that block the action."""
         self.final = False
         """True if the server asks not to retry the call, although errors of this reason are retriable."""
+        self.inferred = False
+        """True if no server gave the reason: it is what an HTTP status or an error code means."""
 
     @property
     def request_id(self) -> str | None:

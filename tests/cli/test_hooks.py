@@ -131,6 +131,14 @@ def test_a_fault_of_the_hook_itself_is_asked_about_and_printed_elsewhere(monkeyp
     assert "Traceback" in done.stderr
 
 
+def test_a_fault_of_the_hook_itself_allows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("cstp_grpc.cli.hook_run.answer_event", fail)
+    assert "RecursionError" in asked(run_hook(encode(payload("bash")), "--on-failure", "allow"))
+
+
 def test_whatever_takes_too_long_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: Any) -> None:
         while True:

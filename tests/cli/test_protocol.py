@@ -243,19 +243,38 @@ def test_another_content_under_the_same_correlation_id_is_shown_as_a_revision(se
     assert "correlation id mine-1, revision 2" in " ".join(server.ok("audit", "--limit", "1").split())
 
 
+UNFIT = "The answer does not fit the contract: "
+CHECK, ANNOUNCE, PRE_ACTION = ("check", "deploy"), ("announce", "deploy"), ("pre-action", "deploy")
+PENDING = {"allowed": False, "approvalRequired": True, "violations": []}
+FOUND = {"decisions": [{"title": "t", "id": "dec-1", "reasons": [], "score": 10**400}], "total": 1, "responses": []}
+
+
 @pytest.mark.parametrize(
-    ("answer", "options", "code", "told"),
+    ("words", "answer", "code", "told"),
     [
-        ({"allowed": True, "violations": "none"}, [], 1, "The answer does not fit the contract: "),
-        ({"allowed": "yes"}, ["--json"], 3, ""),
-        ({}, ["--json"], 3, ""),
+        (CHECK, {"allowed": True, "violations": "none"}, 1, UNFIT),
+        ((*CHECK, "--json"), {"allowed": True, "violations": "none"}, 1, UNFIT),
+        ((*CHECK, "--json"), {"allowed": True, "violations": {}}, 1, UNFIT),
+        ((*CHECK, "--json"), {"allowed": True}, 1, UNFIT),
+        ((*CHECK, "--json"), {"allowed": True, "violations": [{"guardrailId": "x"}]}, 3, ""),
+        ((*CHECK, "--json"), {"allowed": "yes"}, 3, ""),
+        ((*CHECK, "--json"), {}, 3, ""),
+        ((*CHECK, "--wait"), {**PENDING, "approval": []}, 1, UNFIT),
+        ((*CHECK, "--wait"), {**PENDING, "approval": {"id": "apr-1"}}, 1, UNFIT),
+        ((*ANNOUNCE, "--json"), {"guardrailStatus": None}, 1, UNFIT),
+        ((*ANNOUNCE, "--json"), {"guardrailStatus": []}, 1, UNFIT),
+        ((*PRE_ACTION, "--json"), {"feedback": None}, 1, UNFIT),
+        ((*PRE_ACTION, "--json"), {"feedback": {"guardrailStatus": None}}, 1, UNFIT),
+        (("session-context",), {}, 1, UNFIT),
+        (("session-context",), {"markdown": 5}, 1, UNFIT),
+        (("query", "x"), FOUND, 1, UNFIT),
     ],
-    ids=["text", "json", "empty"],
+    ids=lambda value: str(value)[:60],
 )
 def test_an_answer_that_does_not_fit_the_contract_lets_nothing_through(
-    invoke: Invoke, answer: dict[str, Any], options: list[str], code: int, told: str
+    invoke: Invoke, words: tuple[str, ...], answer: dict[str, Any], code: int, told: str
 ) -> None:
     with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": answer})) as server:
-        result = invoke("check", "deploy", "--agent", server.url, *options)
+        result = invoke(*words, "--agent", server.url)
     assert result.exit_code == code
     assert told in result.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -95,7 +95,7 @@ def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -
                 return HookAnswer()
     except ServerCallFailed as error:
         return answer_failure(event.moment, error.message, settings.on_failure, error.reason or INTERNAL)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # Another version of the server, or something else at its address.
         why = f"the server's answer does not fit the contract ({type(error).__name__}: {error})"
         return answer_failure(event.moment, why, settings.on_failure, INTERNAL)
@@ -161,7 +161,7 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     if question.ask == ANNOUNCE:
         return judge_announcement(event, question, calls, settings)
     verdict = calls.call("cstp.checkGuardrails", check_params(event, question, settings))
-    return answer_verdict(verdict, hook_texts.describe_warnings(verdict), settings.approvals)
+    return answer_verdict(verdict, lambda: hook_texts.describe_warnings(verdict), settings.approvals)
 
 
 def judge_announcement(
@@ -185,7 +185,7 @@ def judge_announcement(
     verdict = response.get("guardrailStatus")
     if verdict is None:
         raise ServerCallFailed("the server gave no verdict")
-    answer = answer_verdict(verdict, hook_texts.describe_announcement(response), settings.approvals)
+    answer = answer_verdict(verdict, lambda: hook_texts.describe_announcement(response), settings.approvals)
     return answer._replace(notice=notice)
 
 
@@ -203,7 +203,7 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
     if len(results) != len(actions):
         raise ServerCallFailed("the server checked only some parts of the call")
-    answers = [answer_verdict(each["verdict"], "", settings.approvals) for each in results]
+    answers = [answer_verdict(each["verdict"], str, settings.approvals) for each in results]
     for decision in (HookDecision.DENY, HookDecision.ASK):
         if objecting := [answer for answer in answers if answer.decision is decision]:
             return objecting[0]
@@ -212,16 +212,16 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     return answer_failure(event.moment, why, settings.on_failure)
 
 
-def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy) -> HookAnswer:
-    """Return the answer for a verdict. Raises KeyError for an invalid verdict."""
+def answer_verdict(verdict: JsonObject, describe: Callable[[], str], approvals: ApprovalPolicy) -> HookAnswer:
+    """Return the answer for a verdict; unless it denies, the context is described. Raises KeyError if invalid."""
     # Fail closed: violations block even if `allowed` is true, and so does a value that is not a list of them.
     if verdict["allowed"] is True and verdict["violations"] == []:
-        return HookAnswer(context=context)
+        return HookAnswer(context=describe())
     approvable = verdict["approvalRequired"] is True and all(
         each["severity"] == APPROVE for each in verdict["violations"]
     )
     if approvable and approvals is ApprovalPolicy.ASK:
-        return HookAnswer(HookDecision.ASK, hook_texts.describe_needed_approval(verdict), context)
+        return HookAnswer(HookDecision.ASK, hook_texts.describe_needed_approval(verdict), describe())
     return HookAnswer(HookDecision.DENY, hook_texts.describe_denial(verdict))
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cstp_grpc.client.json_rpc import JsonRpcConnection
-from cstp_grpc.contract.errors import CstpError
+from cstp_grpc.contract.errors import CstpError, InternalError, Unavailable
 
 if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
@@ -77,7 +77,9 @@ def failures_of_calls() -> Iterator[None]:
     except CstpError as error:
         # The client uses the contract's field names; `project` and `paths` have the same names in JSON.
         violations = {violation.field: violation.description for violation in error.violations}
-        raise ServerCallFailed(error.message, error.reason, violations) from error
+        # A proxy may say that the server is away as well: only the server's own word, or no connection, counts.
+        reason = InternalError.reason if error.inferred and isinstance(error, Unavailable) else error.reason
+        raise ServerCallFailed(error.message, reason, violations) from error
     except OSError as error:
         raise ServerCallFailed(str(error), "UNAVAILABLE") from error
 

@@ -90,6 +90,37 @@ def test_an_answer_that_is_no_verdict_allows_nothing_either(reply: Any) -> None:
         assert answer(server.url, policy=FailurePolicy.ALLOW).decision is HookDecision.ASK
 
 
+@pytest.mark.parametrize("score", ["abc", 10**400], ids=["text", "huge"])
+@pytest.mark.parametrize(
+    ("allowed", "decision"), [(False, HookDecision.DENY), (True, HookDecision.ASK)], ids=["blocked", "allowed"]
+)
+def test_a_verdict_counts_whatever_the_rest_of_the_answer_is(
+    score: object, allowed: bool, decision: HookDecision
+) -> None:
+    violation = {"guardrailId": "x", "message": "No", "severity": "block", "missingInputs": []}
+    verdict = {**ALLOWED, "allowed": allowed, "violations": [] if allowed else [violation], "ignoredContext": []}
+    similar = {"id": "dec-1", "title": "t", "score": score, "date": "2026-01-01T00:00:00Z"}
+    announced = {"guardrailStatus": verdict, "similarDecisions": [similar], "relatedIntents": []}
+    assert answer_to(result(announced), "edit", policy=FailurePolicy.ALLOW).decision is decision
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_something_else_at_the_address_allows_nothing(status: int) -> None:
+    with http_server(HttpReply(b"<html>", status=status)) as server:
+        said = answer(server.url, policy=FailurePolicy.ALLOW)
+    assert said.decision is HookDecision.ASK
+    assert f"answered HTTP {status} instead of JSON-RPC" in said.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "decision"), [({}, HookDecision.ASK), ({"data": {"reason": "UNAVAILABLE"}}, HookDecision.NONE)]
+)
+def test_only_a_stated_reason_says_that_no_server_answers(data: dict[str, Any], decision: HookDecision) -> None:
+    error = {"code": -32013, "message": "away", **data}
+    said = answer_to({"jsonrpc": "2.0", "id": 1, "error": error}, policy=FailurePolicy.ALLOW)
+    assert said.decision is decision
+
+
 @pytest.mark.parametrize("name", ["session_start", "user_prompt_submit", "edited"])
 def test_without_a_server_other_events_go_on_with_a_notice(name: str, unused_url: str) -> None:
     said = answer(unused_url, name, policy=FailurePolicy.DENY)
