@@ -9,7 +9,12 @@ from typing import Final, TypeVar
 
 import grpc
 from a2a.types import a2a_pb2
-from a2a.utils.errors import ExtensionSupportRequiredError, TaskNotCancelableError, UnsupportedOperationError
+from a2a.utils.errors import (
+    A2AError,
+    ExtensionSupportRequiredError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 from google.protobuf.message import Message
 
@@ -36,7 +41,7 @@ DEFAULT_PAGE_SIZE: Final = 50
 CANCEL_SECONDS: Final = 2.0
 """Maximum seconds to wait for a working task, which cannot be canceled. Chosen: most calls end within it."""
 MAX_START_ATTEMPTS: Final = 2
-"""Attempts to start a message: after a conflict with the same message, the second finds its task."""
+"""Attempts to start a message to a task that changes meanwhile. Chosen: the second finds a repeated message in it."""
 CANCEL_POLL_SECONDS: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
@@ -225,19 +230,30 @@ class A2aRequestHandler:
         push_config = None
         if params.configuration.HasField("task_push_notification_config"):
             push_config = self.push_configs.read_inline_config(params, context)
-        for attempt in range(MAX_START_ATTEMPTS):
-            # Almost all messages are new, and a conflict reports the others.
-            pending = await self._pending_tasks.prepare(params, metadata, is_likely_new=attempt == 0)
+        refusal: A2AError = UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
+        for _ in range(MAX_START_ATTEMPTS):
+            pending = await self._pending_tasks.prepare(params, metadata)
             if isinstance(pending, StoredTask):
-                if push_config is not None:
-                    await self.push_configs.add_inline_config(
-                        pending.task.id, params.message.message_id, push_config, metadata
-                    )
-                return pending
-            with suppress(TaskVersionConflict):
-                return await start(replace(pending, push_config=push_config), metadata)
-            # The same message arrived before or elsewhere at the same time, and its task is stored now.
-        raise UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
+                stored = pending
+            else:
+                try:
+                    return await start(replace(pending, push_config=push_config), metadata)
+                except TaskVersionConflict:
+                    # The task that it continues has changed, or the same message arrived before or elsewhere.
+                    if pending.version:
+                        continue
+                except A2AError as error:
+                    if pending.is_looked_up:
+                        raise
+                    # The server may have refused the call before it checked that the task is new.
+                    refusal = error
+                stored = await self._pending_tasks.find_begun(pending.task.id, params.message, metadata, refusal)
+            if push_config is not None:
+                await self.push_configs.add_inline_config(
+                    stored.task.id, params.message.message_id, push_config, metadata
+                )
+            return stored
+        raise refusal
 
     async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS

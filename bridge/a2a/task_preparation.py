@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from a2a.utils.task import validate_history_length
 
 from bridge.a2a import message_parsing, task_store
@@ -40,6 +40,8 @@ class PendingTask:
     push_config: tasks_pb2.PushConfig | None = None
     """Where the caller is notified of the task."""
     version: int = 0
+    is_looked_up: bool = True
+    """False for a task that may exist, since its id was derived and no call has checked it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,11 @@ class PendingTaskBuilder:
     def __init__(self, store: task_store.GrpcTaskStore) -> None:
         self._store = store
 
-    async def prepare(
-        self, params: SendMessageRequest, metadata: Metadata, *, is_likely_new: bool
-    ) -> PendingTask | task_store.StoredTask:
+    async def prepare(self, params: SendMessageRequest, metadata: Metadata) -> PendingTask | task_store.StoredTask:
         """Return the task to run for a message, not stored yet, or the one that it began before.
 
-        If the message is likely new, its task is not looked up unless it refers to others. Raises A2AError.
+        Almost all messages are new: the task of one that refers to no others is not looked up if the agent of its
+        sender is known. Raises A2AError.
         """
         configuration = params.configuration
         validate_history_length(configuration)
@@ -73,7 +74,8 @@ class PendingTaskBuilder:
             return await self._continue(params.message, content, media_types, metadata)
         key, message = message_key(params.message), params.message
         refers = message.reference_task_ids or (message.context_id and content.has_values)
-        task_id = self._store.derive_id(key, metadata) if is_likely_new and not refers else None
+        task_id = None if refers else self._store.derive_id(key, metadata)
+        is_looked_up = task_id is None
         if task_id is None:
             task_id, kept = await self._store.find(key, metadata)
             if kept is not None:
@@ -82,7 +84,20 @@ class PendingTaskBuilder:
         conversation = await self._resolve_context(params.message, content, metadata)
         task = new_task(params.message, task_id, conversation.context_id)
         request = with_correlation_id(task, message_parsing.build_request(content, conversation.earlier))
-        return PendingTask(record_announcement(task, request), request, media_types)
+        return PendingTask(record_announcement(task, request), request, media_types, is_looked_up=is_looked_up)
+
+    async def find_begun(
+        self, task_id: str, message: Message, metadata: Metadata, refusal: A2AError
+    ) -> task_store.StoredTask:
+        """Return the task with this id, which the message began before.
+
+        Raises `refusal` if the caller has no such task, InvalidParamsError if another message began it, UpstreamError.
+        """
+        # Not by the key of the message: if the agent of its sender was renamed, the server derives another id from it.
+        try:
+            return require_same_message(message, await self._store.get(task_id, metadata))
+        except TaskNotFoundError:
+            raise refusal from None
 
     async def _continue(
         self, message: Message, content: ParsedMessage, media_types: frozenset[str], metadata: Metadata

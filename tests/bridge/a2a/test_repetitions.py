@@ -99,3 +99,13 @@ def test_an_announcement_whose_task_was_not_kept_is_not_made_again(tmp_path: Pat
         assert binding.send("Deploy", **message).reason == "RATE_LIMITED"
         assert binding.send("Deploy", **message).reason == "RATE_LIMITED"
         assert len(product.intents("Deploy")) == 1
+
+
+def test_a_repeated_message_beyond_the_rate_limit_has_its_task(tmp_path: Path) -> None:
+    with serving(tmp_path, rate_limits={"enabled": True, "methods": {"cstp.announceIntent": "2/hour"}}) as product:
+        binding = product.binding(JsonRpc)
+        binding.send("The one by which the bridge knows the sender")
+        message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
+        task = binding.send("Deploy", **message).task
+        assert binding.send("Deploy", **message).task == task
+        assert binding.send("Roll back").reason == "RATE_LIMITED"

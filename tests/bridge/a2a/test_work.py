@@ -15,6 +15,7 @@ from a2a.utils.errors import A2AError, InvalidParamsError
 from google.rpc import error_details_pb2
 
 from bridge.a2a.errors import UpstreamError
+from cstp_grpc.contract.task_ids import NEW_TASK_METADATA_KEY
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, journal_pb2, tasks_pb2
 from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.talking import (
@@ -49,19 +50,38 @@ class Kept:
         self.plays: list[Callable[[Any, Any], Any]] = []
         self.agent = ""
         """The agent of the caller, by which bridges derive ids of tasks; empty as from an older server."""
+        self.done = 0
+        """How many calls did something."""
         plays: dict[str, Callable[[Any, Any], Any]] = {
             "cstp.saveTask": lambda request, context: (self.plays.pop(0) if self.plays else self.save)(
                 request, context
             ),
             "cstp.findTask": self.find,
-            "cstp.getTask": lambda request, context: tasks_pb2.GetTaskResponse(task=self.tasks[request.id]),
-            "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
-            "cstp.recordDecision": lambda request, context: journal_pb2.RecordDecisionResponse(),
+            "cstp.getTask": self.get,
+            "cstp.announceIntent": self.answer(cstp_pb2.AnnounceIntentResponse()),
+            "cstp.recordDecision": self.answer(journal_pb2.RecordDecisionResponse()),
         }
         server.plays |= plays
 
     def find(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
         return tasks_pb2.FindTaskResponse(id=request.key, task=self.tasks.get(request.key), agent=self.agent)
+
+    def get(self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext) -> Any:
+        if request.id not in self.tasks:
+            return fail(grpc.StatusCode.NOT_FOUND, "NOT_FOUND")(request, context)
+        return tasks_pb2.GetTaskResponse(task=self.tasks[request.id])
+
+    def answer(self, response: Any) -> Callable[[Any, grpc.ServicerContext], Any]:
+        """Return a play that does its work once for each task, as the server's methods do."""
+
+        def play(request: Any, context: grpc.ServicerContext) -> Any:
+            task_id = str(dict(context.invocation_metadata()).get(NEW_TASK_METADATA_KEY))
+            if task_id in self.tasks:
+                return fail(grpc.StatusCode.ALREADY_EXISTS, "CONFLICT", "It exists", id=task_id)(request, context)
+            self.done += 1
+            return response
+
+        return play
 
     def save(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
         there = self.tasks.get(request.task.id, tasks_pb2.Task())
@@ -170,6 +190,65 @@ async def test_a_repeated_message_of_a_known_sender_has_no_effect(tmp_path: Path
                 with pytest.raises(InvalidParamsError, match="names another message"):
                     await talk.on_message_send(params, ALICE)
                 assert await audit_entries(app.target) == entries
+
+
+@pytest.mark.parametrize("message", ["Roll back", RECORD, WITH_ID])
+@asynchronous
+async def test_a_repeated_message_of_a_renamed_sender_is_not_sent_again(
+    kept: Kept, target: str, wanted: Settings, message: Any
+) -> None:
+    """The ids that the server derives are others than those of the bridge, as after a change of the token's agent."""
+    kept.agent = "alice"
+    async with conversing(target, wanted) as talk:
+        await talk.on_message_send(sending("Deploy"), ALICE)
+        params = sending(message, contextId=str(uuid.uuid4()))
+        task = await talk.on_message_send(params, ALICE)
+        assert await talk.on_message_send(params, ALICE) == task
+        params.message.parts[0].text = "Something else"
+        with pytest.raises(InvalidParamsError, match="names another message"):
+            await talk.on_message_send(params, ALICE)
+        assert len(kept.tasks) == 2
+        assert kept.done == 2
+
+
+@pytest.mark.parametrize("message", ["Roll back", RECORD, WITH_ID])
+@asynchronous
+async def test_a_message_whose_task_belongs_to_another_agent_is_refused(
+    kept: Kept, target: str, wanted: Settings, message: Any
+) -> None:
+    """Its sender may not read the task that the message conflicts with."""
+    kept.agent = "alice"
+    async with conversing(target, wanted) as talk:
+        await talk.on_message_send(sending("Deploy"), ALICE)
+        params = sending(message, contextId=str(uuid.uuid4()))
+        await talk.on_message_send(params, ALICE)
+        kept.server.plays["cstp.getTask"] = fail(grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+        with pytest.raises(UpstreamError, match="its id is taken"):
+            await talk.on_message_send(params, ALICE)
+        assert kept.done == 2
+
+
+MISSING = fail(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", "It failed", permission="PERMISSION_WRITE")
+
+
+@pytest.mark.parametrize("message", ["Roll back", RECORD, WITH_ID])
+@pytest.mark.parametrize("refusal", [MISSING, full(1)])
+@asynchronous
+async def test_a_repeated_message_whose_call_is_refused_has_its_task(
+    kept: Kept, target: str, wanted: Settings, message: Any, refusal: Any
+) -> None:
+    kept.agent = "alice"
+    async with conversing(target, wanted) as talk:
+        await talk.on_message_send(sending("Deploy"), ALICE)
+        params = sending(message)
+        task = await talk.on_message_send(params, ALICE)
+        assert kept.called("cstp.getTask") == 0
+        kept.server.plays |= dict.fromkeys(("cstp.announceIntent", "cstp.recordDecision", "cstp.saveTask"), refusal)
+        assert await talk.on_message_send(params, ALICE) == task
+        with pytest.raises(UpstreamError) as caught:
+            await talk.on_message_send(sending(message), ALICE)
+        assert caught.value.failure.reason in ("PERMISSION_DENIED", "RATE_LIMITED")
+        assert len(kept.tasks) == 2
 
 
 async def audit_entries(target: str) -> int:
