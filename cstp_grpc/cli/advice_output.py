@@ -43,7 +43,7 @@ def seconds_of(instant: str) -> str:
 def print_query_answer(console: Console, answer: Answer) -> None:
     def row(item: Answer) -> tuple[str | Text, ...]:
         details = [item.get(name, "") for name in ("category", "project", "agent", "id")]
-        details = [date_of(item.get("date", "")), *details, *item["reasons"], origin_text(item)]
+        details = [date_of(item.get("date", "")), *details, *item.get("reasons", ()), origin_text(item)]
         score = item["score"] if "score" in item else 1 - item["distance"]
         state = outcome_text(item["outcome"]) if "outcome" in item else Text(item.get("status", ""))
         return f"{score:.2f}", state, entry_text(item["title"], details, item.get("notes", ""))
@@ -51,10 +51,10 @@ def print_query_answer(console: Console, answer: Answer) -> None:
     print_listing(
         console, answer["decisions"], row, "No decision resembles this. A lower --min-score finds less similar ones."
     )
-    if answer["decisions"]:
+    if answer["decisions"] and {"total", "queryTimeMs", "agent"} <= answer.keys():
         summary = f"{answer['total']} found in {answer['queryTimeMs']} ms by {to_printable(answer['agent'])}"
         console.print(Text(summary, style="dim"))
-    print_responses(console, answer["responses"])
+    print_responses(console, answer.get("responses", ()))
 
 
 def origin_text(item: Answer) -> str:
@@ -72,11 +72,11 @@ def verdict_rows(verdict: Answer) -> Iterator[tuple[Text, Text]]:
         # Severities of later versions are among the violations because they block.
         words, style = EFFECT_TEXTS.get(item.get("severity"), EFFECT_TEXTS["block"])
         yield Text(words, style=style), violation_text(item)
-    for item in verdict["warnings"]:
+    for item in verdict.get("warnings", ()):
         yield Text("  warns", style="yellow"), violation_text(item)
-    for item in verdict["dryrunViolations"]:
+    for item in verdict.get("dryrunViolations", ()):
         yield Text("  dry run", style="dim"), violation_text(item)
-    for key in verdict["ignoredContext"]:
+    for key in verdict.get("ignoredContext", ()):
         hint = f"; did you mean {key['closest']}?" if "closest" in key else ""
         yield Text("  ignored", style="dim"), Text(to_printable(f"{key['name']}, which no guardrail knows{hint}"))
 
@@ -84,7 +84,7 @@ def verdict_rows(verdict: Answer) -> Iterator[tuple[Text, Text]]:
 def headline_of_verdict(verdict: Answer) -> Text:
     if verdict["allowed"] is True:
         return Text("Allowed", style="bold green")
-    if verdict["approvalRequired"]:
+    if verdict.get("approvalRequired"):
         return Text("Approval required", style="bold magenta")
     denied = verdict.get("approval", {}).get("status") == "denied"
     return Text("Denied" if denied else "Blocked", style="bold red")
@@ -102,7 +102,9 @@ def print_approval_of_verdict(console: Console, verdict: Answer) -> None:
         # Not with the token of this command: nobody decides on a request of their own.
         deciding = "Have another agent, with the permission approve, grant it"
         command = approval.get("instructions") or f"cstp approvals grant {identifier} --token TOKEN"
-        console.print(f"{deciding} until {seconds_of(approval['expiresAt'])}, then repeat this:", soft_wrap=True)
+        console.print(
+            f"{deciding} until {seconds_of(approval.get('expiresAt', ''))}, then repeat this:", soft_wrap=True
+        )
         console.print(f"  {to_printable(command)}", soft_wrap=True)
 
 
@@ -114,7 +116,7 @@ def describe_deciders(verdict: Answer) -> str:
         # No guardrail blocks it, but peers do not allow it.
         return "federation"
     some = f"{blocking} of " if blocking else ""
-    return f"{some}{count_noun(verdict['evaluated'], 'guardrail')}"
+    return f"{some}{count_noun(verdict.get('evaluated', 0), 'guardrail')}"
 
 
 def violation_text(item: Answer) -> Text:
@@ -128,7 +130,7 @@ def violation_text(item: Answer) -> Text:
 def print_check_answer(console: Console, answer: Answer) -> None:
     print_verdict(console, answer)
     print_votes(console, answer)
-    print_responses(console, answer["responses"])
+    print_responses(console, answer.get("responses", ()))
 
 
 def print_votes(console: Console, answer: Answer) -> None:
@@ -155,33 +157,33 @@ def response_text(item: Answer) -> Text:
     parts = []
     if (status := item.get("guardrailStatus")) is not None:
         blocking = [violation["guardrailId"] for violation in status["violations"]]
-        verb = "needs approval" if status["approvalRequired"] else "blocks it"
+        verb = "needs approval" if status.get("approvalRequired") else "blocks it"
         if (approval := status.get("approval")) is not None:
             verb += f" ({approval.get('status', '')}: {approval['id']})"
         parts.append("allows it" if status["allowed"] else f"{verb} by {', '.join(blocking)}")
-        parts += [f"warns by {violation['guardrailId']}" for violation in status["warnings"]]
+        parts += [f"warns by {violation['guardrailId']}" for violation in status.get("warnings", ())]
     if (found := item.get("decisions")) is not None:
         parts.append(f"found {len(found['decisions'])}")
     if (feedback := item.get("feedback")) is not None:
-        parts.append(f"remembers {len(feedback['similarDecisions'])}")
+        parts.append(f"remembers {len(feedback.get('similarDecisions', ()))}")
     if (error := item.get("error")) is not None:
         parts.append(f"{error['reason']}: {error['message']}")
-    return Text(to_printable(", ".join([*parts, f"{item['latencyMs']:.0f} ms"])))
+    return Text(to_printable(", ".join([*parts, f"{item.get('latencyMs', 0):.0f} ms"])))
 
 
 def print_announce_answer(console: Console, answer: Answer) -> None:
     received = f"Received by {answer['respondingAgent']} at {seconds_of(answer.get('receivedAt', ''))}"
-    parts = [received, f"correlation id {answer['correlationId']}", revision_text(answer["revision"])]
+    parts = [received, f"correlation id {answer['correlationId']}", revision_text(answer.get("revision", 0))]
     console.print(to_printable(", ".join(filter(None, parts))))
     if (status := answer.get("guardrailStatus")) is not None:
         print_verdict(console, status)
         print_votes(console, status)
     if (code := answer.get("codeContext")) is not None:
         print_code_context(console, code)
-    print_table(console, map(similar_row, answer["similarDecisions"]), "Similar decisions")
-    print_table(console, map(related_row, answer["relatedIntents"]), "Related intents of other agents")
-    print_table(console, (("  -", to_printable(each)) for each in answer["suggestions"]), "Suggestions")
-    print_responses(console, answer["responses"])
+    print_table(console, map(similar_row, answer.get("similarDecisions", ())), "Similar decisions")
+    print_table(console, map(related_row, answer.get("relatedIntents", ())), "Related intents of other agents")
+    print_table(console, (("  -", to_printable(each)) for each in answer.get("suggestions", ())), "Suggestions")
+    print_responses(console, answer.get("responses", ()))
 
 
 def similar_row(item: Answer) -> tuple[str | Text, ...]:
@@ -209,18 +211,18 @@ def print_pre_action(console: Console, answer: Answer) -> None:
 
 def print_code_context(console: Console, code: Answer) -> None:
     """Print the context of code in short: checks, pitfalls, introductions, learnings, omissions."""
-    governed = f"governed by {', '.join(code['nodes'])}" if code["covered"] else "without a node"
+    governed = f"governed by {', '.join(code['nodes'])}" if code.get("covered") else "without a node"
     console.print(Text(to_printable(f"Code of {code['project']}, {governed}"), style="bold"))
     print_table(console, code_rows(code))
 
 
 def code_rows(code: Answer) -> Iterator[tuple[str | Text, str | Text]]:
-    for check in code["checkItems"]:
+    for check in code.get("checkItems", ()):
         yield "  check", to_printable(shorten_line(check))
     for label, name in (("  pitfalls", "pitfalls"), ("  introduction", "introduction")):
-        for note in code[name]:
+        for note in code.get(name, ()):
             yield label, entry_text(shorten_line(note["text"]), [f"{note['file']}:{note['line']}"])
-    for learning in code["pending"]:
+    for learning in code.get("pending", ()):
         yield "  pending", entry_text(f"{learning['type']}: {learning['title']}", [learning["id"], *learning["paths"]])
-    for reason in code["missing"]:
+    for reason in code.get("missing", ()):
         yield Text("  missing", style="red"), to_printable(reason)

@@ -302,7 +302,13 @@ class ChosenServer:
     def _calls(self) -> ServerCalls:
         endpoint = choose_quickest(self._choice, self._state)
         if is_bridge(endpoint):
-            return BridgeCalls(endpoint.url, endpoint.token, seconds=self._seconds, ca_file=endpoint.ca_file)
+            return BridgeCalls(
+                endpoint.url,
+                endpoint.token,
+                seconds=self._seconds,
+                ca_file=endpoint.ca_file,
+                client_certificate=endpoint.client_certificate,
+            )
         from cstp_grpc.platform.config.environment import silence_grpc
 
         silence_grpc()

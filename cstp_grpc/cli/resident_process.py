@@ -68,11 +68,11 @@ def serve_hooks(path: Path, load: Callable[[], None], idle_seconds: float = IDLE
         load()
         # Forks share these objects with this process as long as nothing, such as a collection, writes to them.
         gc.freeze()
-        # Of a process that was killed. Whoever has the lock is alone.
+        # Of a process that was killed: only one has the lock.
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         listener.listen(MAX_WAITING)
-        # The system buries the forks.
+        # So that forks that have ended leave no zombies.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         told, telling = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         # A hook that connects after the last accept is closed without an answer, and answers itself.
@@ -92,7 +92,7 @@ def serve_hooks(path: Path, load: Callable[[], None], idle_seconds: float = IDLE
 def remove_leftovers(folder: Path) -> None:
     """Delete the files of processes that have ended, such as those of containers that are gone."""
     for path in folder.glob("hooks-*.lock"):
-        # Whoever has the lock is alive. If one is just starting, it may lose its socket; hooks then answer themselves.
+        # Locked by a process that is alive. One that just starts may lose its socket; hooks then answer themselves.
         with contextlib.suppress(OSError), path.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.with_suffix(".sock").unlink(missing_ok=True)
@@ -123,9 +123,9 @@ def load_modules() -> None:
 
 def keep_rules(told: bytes) -> None:
     """Load the rules of a fork, so that the next forks need not."""
-    loader = pickle.loads(told)  # noqa: S301 - written by our own fork
+    folder, loader = pickle.loads(told)  # noqa: S301 - written by our own fork
     # Others may have changed the files; then the next fork finds the errors.
-    with contextlib.suppress(RulebookError):
+    with contextlib.suppress(RulebookError, OSError), contextlib.chdir(folder):
         loader.load(*read_rulebooks(loader.path))
     gc.freeze()
 
@@ -141,7 +141,7 @@ def run_fork(connection: socket.socket, telling: socket.socket) -> NoReturn:
         connection.sendall(b"%d %d\n%b%b" % (len(output), len(errors), output, errors))
         status = 0
         if RuleLoader.newest is not None:
-            telling.send(pickle.dumps(RuleLoader.newest))
+            telling.send(pickle.dumps((Path.cwd(), RuleLoader.newest)))
     finally:
         # Without the handlers and the cleaning up that belong to the process.
         os._exit(status)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from cstp_grpc.client.json_rpc import JsonRpcConnection
 from cstp_grpc.client.retry import Retrier, RetryPolicy, bound_timeout, is_transient_failure
-from cstp_grpc.client.targets import check_identity, require_tls, target_scheme
+from cstp_grpc.client.targets import check_identity, target_scheme
 from cstp_grpc.contract.errors import CstpError
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ class HttpJsonClient(JsonClient):
         check_identity(target, token, options.get("agent"))
         shown = options.get("client_certificate")
         certificate = None if shown is None else Path(shown)
-        require_tls(target_scheme(target), certificate)
         authorities = options.get("root_certificates")
         self._connection = JsonRpcConnection(
             target, token, root_certificates=authorities, client_certificate=certificate

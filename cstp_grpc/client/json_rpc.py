@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
 from cstp_grpc.client.http_client import HttpClient, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.http_exchange import HttpProtocolError
-from cstp_grpc.client.targets import MAX_RESPONSE_BYTES, bearer_header, parse_target
+from cstp_grpc.client.targets import MAX_RESPONSE_BYTES, bearer_header, parse_target, require_tls
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.common.spans import outgoing_trace
 from cstp_grpc.contract import errors
@@ -45,6 +46,7 @@ class JsonRpcConnection:
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
+        require_tls(self._url.scheme, client_certificate)
         tls = None
         # Checked for http, too.
         if self._url.scheme == "https" or root_certificates is not None:
@@ -65,7 +67,30 @@ class JsonRpcConnection:
 
 
 def encode_call(method: str, params: Mapping[str, Any], call_id: int) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}).encode()
+    """Return the body of a request. Raises InvalidArgument for a number that JSON cannot express."""
+    call = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}
+    try:
+        return json.dumps(call, allow_nan=False).encode()
+    except ValueError as error:
+        path = next(find_infinite_numbers(params), "params")
+        raise errors.InvalidArgument.field(path, "is a number that is not finite") from error
+
+
+def find_infinite_numbers(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of numbers that are not finite in a JSON value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path
+    listed = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, member in listed:
+        yield from find_infinite_numbers(member, f"{path}.{name}" if path else str(name))
+
+
+def parse_finite(text: str) -> float:
+    """Return a number of an answer. Raises ValueError for NaN and infinite ones, which JSON cannot express."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def jsonrpc_url(target: str) -> SplitResult:
@@ -98,7 +123,7 @@ def send_http_request(
 def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any]:
     """Return the result of a JSON-RPC response. Raises the error in it."""
     try:
-        content = json.loads(answer.body)
+        content = json.loads(answer.body, parse_float=parse_finite, parse_constant=parse_finite)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":

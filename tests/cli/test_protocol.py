@@ -243,6 +243,33 @@ def test_another_content_under_the_same_correlation_id_is_shown_as_a_revision(se
     assert "correlation id mine-1, revision 2" in " ".join(server.ok("audit", "--limit", "1").split())
 
 
+@pytest.mark.parametrize(
+    ("words", "answer", "shown"),
+    [
+        (("check", "deploy"), {"allowed": True, "violations": []}, "Allowed by"),
+        (
+            ("announce", "deploy"),
+            {
+                "respondingAgent": "cstp",
+                "correlationId": "c",
+                "guardrailStatus": {"allowed": True, "violations": []},
+                "codeContext": {"project": "shop"},
+            },
+            "correlation id c\nAllowed by",
+        ),
+        (("query", "x"), {"decisions": [{"id": "dec-1", "title": "Deploy", "score": 0.5}]}, "Deploy"),
+    ],
+    ids=["check", "announce", "query"],
+)
+def test_answers_of_servers_that_know_less_are_printed(
+    invoke: Invoke, words: tuple[str, ...], answer: dict[str, Any], shown: str
+) -> None:
+    with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": answer})) as server:
+        result = invoke(*words, "--agent", server.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert shown in result.stdout
+
+
 UNFIT = "The answer does not fit the contract: "
 CHECK, ANNOUNCE, PRE_ACTION = ("check", "deploy"), ("announce", "deploy"), ("pre-action", "deploy")
 PENDING = {"allowed": False, "approvalRequired": True, "violations": []}

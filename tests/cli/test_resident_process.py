@@ -36,7 +36,7 @@ SERVE = "from pathlib import Path; from cstp_grpc.cli.resident_process import se
 def start(path: Path, idle_seconds: float = 600, errors: IO[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the process, which loads nothing before it is asked."""
     program = f"{SERVE} serve_hooks(Path({str(path)!r}), lambda: None, {idle_seconds})"
-    return subprocess.Popen([sys.executable, "-c", program], stderr=errors)
+    return subprocess.Popen([sys.executable, "-c", program], stderr=errors, cwd="/")
 
 
 @contextmanager
@@ -131,6 +131,18 @@ def test_each_answer_is_of_the_rules_of_its_moment(path: Path, tmp_path: Path, l
         assert ask_for_verdict(path, local_options)["permissionDecision"] == "deny"
         rules.write_text("guardrails: no\n")
         assert ask(path, *local_options)["hookSpecificOutput"]["permissionDecision"] == "ask"
+
+
+def test_rules_at_a_path_in_the_folder_of_the_hook_are_kept(
+    path: Path, tmp_path: Path, local_options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.chdir(tmp_path)
+    options = ["cstp.yaml" if option.endswith("cstp.yaml") else option for option in local_options]
+    with log.open("w") as errors, resident(path, errors=errors):
+        assert "No tests" in ask_for_verdict(path, options)["additionalContext"]
+        wait_until(lambda: log.read_text().count("expired") == 1, "rules that are kept")
+        assert "No tests" in ask_for_verdict(path, options)["additionalContext"]
 
 
 def test_it_ends_by_itself_and_the_next_one_takes_its_place(path: Path) -> None:

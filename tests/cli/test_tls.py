@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.agents.hooks.payloads import encode, payload
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.cli.conftest import Invoke
 from tests.cli.serving import BOUND, READY, Process, bridge_of, started
+from tests.client.scripted import HttpReply, http_server
 from tests.harness import TOKENS, bridging, running, settings
 
 ALICE = TOKENS["alice"]
@@ -65,6 +67,26 @@ def test_a_developers_server_is_found_with_its_certificate(
         run = subprocess.run(shlex.split(curl.replace("$(cat ", "").replace(")", "")), capture_output=True, check=True)
         assert b"AUTHENTICATION_REQUIRED" in run.stdout
         assert process.end() == 0
+
+
+def test_a_hook_shows_the_certificate_of_the_agents_file(home: Path, invoke: Invoke, authority: Authority) -> None:
+    own = authority.certify()
+    (home / "client.pem").write_bytes(own.certificate.read_bytes() + own.key.read_bytes())
+    (home / "authority.pem").write_bytes(authority.certificate.read_bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.load_cert_chain(own.certificate, own.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    allowed = {"allowed": True, "violations": [], "warnings": []}
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": allowed})
+    shown = {"token": "t", "ca_file": "authority.pem", "client_certificate": "client.pem"}
+    with http_server(reply, context) as server:
+        url = f"https://localhost:{server.port}"
+        agents = [{"name": "with", "url": url, **shown}, {"name": "plain", "url": "http://127.0.0.1:1", **shown}]
+        del agents[1]["ca_file"]
+        (home / "agents.yaml").write_text(yaml.safe_dump({"agents": agents}))
+        words = ("hook", "claude-code", "--agents-file", "agents.yaml", "--agent")
+        assert json.loads(invoke(*words, "with", input=encode(payload("bash"))).stdout) == {}
+        assert "is for servers that speak TLS" in invoke(*words, "plain", input=encode(payload("bash"))).stdout
 
 
 @pytest.mark.slow

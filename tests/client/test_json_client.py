@@ -104,6 +104,15 @@ def free_form_fields(message: Any, seen: set[str]) -> Iterator[FieldDescriptor]:
             yield from free_form_fields(field.message_type, seen)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_cannot_express_is_named_before_it_is_sent(number: float) -> None:
+    context = {"rows": 1.5, "sizes": [1, {"largest": number}]}
+    with http_server(result({})) as server, open_json_client(server.url, "t", timeout=SOON, retries=QUICKLY) as client:
+        with pytest.raises(errors.InvalidArgument, match=r"action\.context\.sizes\.1\.largest"):
+            client.call("cstp.checkGuardrails", {"action": {"description": "deploy", "context": context}})
+        assert server.requests == []
+
+
 def test_objects_of_callers_keep_the_names_of_their_members() -> None:
     seen: set[str] = set()
     found = [

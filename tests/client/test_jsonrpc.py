@@ -111,7 +111,7 @@ def test_a_rate_limit_says_how_long_to_wait() -> None:
 
 
 def test_a_time_that_nobody_waits_is_not_told() -> None:
-    for wait in [10**400, 1e308, math.inf, math.nan, -1, "1500", [1500], None]:
+    for wait in [10**400, 1e308, -1, "1500", [1500], None]:
         with named_case(wait):
             error = failure_of(failure(-32002, "slower", {"retryAfterMs": wait}))
             assert (type(error), error.retry_after) == (errors.RateLimited, None)
@@ -175,6 +175,10 @@ def test_the_protocols_code_alone_is_enough(code: int, kind: type[CstpError]) ->
         (HttpReply(b'{"jsonrpc": "2.0", "id": 77, "result": {}}', 200), errors.InternalError),
         (HttpReply(b'{"jsonrpc": "2.0", "id": 1, "result": 5}', 200), errors.InternalError),
         (HttpReply(b"[" * 100_000, 200), errors.InternalError),
+        *(
+            (HttpReply(b'{"jsonrpc": "2.0", "id": 1, "result": {"later": %b}}' % number, 200), errors.InternalError)
+            for number in (b"NaN", b"-Infinity", b"1e400")
+        ),
     ],
 )
 def test_what_is_no_answer_is_an_error_of_the_nearest_kind(reply: HttpReply, kind: type[CstpError]) -> None:

@@ -51,11 +51,13 @@ class BridgeCalls:
         *,
         seconds: float,
         ca_file: Path | None = None,
+        client_certificate: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
         self._token = token
         self._ca_file = ca_file
+        self._client_certificate = client_certificate
         self._clock = clock
         self._deadline = clock() + seconds
 
@@ -64,7 +66,12 @@ class BridgeCalls:
         with failures_of_calls():
             authorities = None if self._ca_file is None else self._ca_file.read_bytes()
             bridge = JsonRpcConnection(
-                self._url, self._token, root_certificates=authorities, clock=self._clock, max_bytes=MAX_RESPONSE_BYTES
+                self._url,
+                self._token,
+                root_certificates=authorities,
+                client_certificate=self._client_certificate,
+                clock=self._clock,
+                max_bytes=MAX_RESPONSE_BYTES,
             )
             return bridge.call(method, params, self._deadline - self._clock())
 

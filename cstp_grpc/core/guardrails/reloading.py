@@ -47,7 +47,7 @@ class RuleLoader:
     """
 
     newest: ClassVar[RuleLoader | None] = None
-    """The loader that has loaded rules last which this process had not kept."""
+    """The last loader whose rules this process had to load, since it had not kept them."""
 
     def __init__(
         self,
