@@ -196,8 +196,8 @@ AIMS = [
         " + ",
     ),
     Aim(
-        "CPU of `cstp check` / a hook, both over HTTP / a hook without a server, as `cstp install` writes it / without the "
-        "resident process / `cstp --help`, x `python -c pass`",
+        "CPU of `cstp check` / a hook, both over HTTP / a hook without a server, as `cstp install` writes it / "
+        "without the resident process / `cstp --help`, x `python -c pass`",
         "15 / 7.6 / 17 / 71 / 3.8 x",
         "6 / 5 / 15 / 15 / 4 x",
         [
