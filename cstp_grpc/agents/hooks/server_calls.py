@@ -88,7 +88,8 @@ def failures_of_calls() -> Iterator[None]:
         reason = InternalError.reason if error.inferred and isinstance(error, Unavailable) else error.reason
         raise ServerCallFailed(error.message, reason, violations) from error
     except OSError as error:
-        raise ServerCallFailed(str(error), "UNAVAILABLE") from error
+        # A certificate that cannot be read: an agent could have removed it.
+        raise ServerCallFailed(str(error), InternalError.reason) from error
 
 
 class ClientCalls:

@@ -297,6 +297,13 @@ def test_learnings_need_a_project(unused_url: str) -> None:
     assert said == HookAnswer(notice="CSTP filed no learnings: the hook is run without --project.")
 
 
+def test_a_missing_ca_file_asks_even_where_an_absent_server_allows(unused_url: str, tmp_path: Path) -> None:
+    allowing, event = HookSettings(RULES, on_failure=FailurePolicy.ALLOW), read_payload(payload("bash"))
+    trusting = BridgeCalls(unused_url, None, seconds=5, ca_file=tmp_path / "removed.pem")
+    assert answer_event(event, BridgeCalls(unused_url, None, seconds=5), allowing).decision is HookDecision.NONE
+    assert answer_event(event, trusting, allowing).decision is HookDecision.ASK
+
+
 def test_settings_ask_by_default() -> None:
     settings = HookSettings(RULES)
     assert (settings.on_failure, settings.approvals) == (FailurePolicy.ASK, ApprovalPolicy.ASK)
