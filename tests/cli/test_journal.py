@@ -213,7 +213,7 @@ def test_an_export_is_read_back_by_an_import(server: Server, tmp_path: Path) -> 
     (new,) = [copy for copy in copies if copy["title"] == "Keep sessions in PostgreSQL"]
     (old,) = [copy for copy in copies if copy["title"] == "Keep sessions in Redis"]
     (line,) = [line for line in lines if line["id"] == second]
-    own = ("id", "agent", "source", "links", "reviewedDate")
+    own = ("id", "agent", "source", "links", "reviewedDate", "provenance")
     assert {key: new[key] for key in new if key not in own} == {key: line[key] for key in line if key not in own}
     assert new["links"]["supersedes"] == [old["id"]]
     assert (old["status"], old["context"]) == ("superseded", "It was slow")
