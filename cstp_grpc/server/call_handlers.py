@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -176,7 +176,7 @@ class CallHandlers(grpc.GenericRpcHandler):
             for observer in self._observers:
                 observer.end(call, OK, None, response)
             return serialized
-        return await context.abort_with_status(status)
+        return await abort_call(context, status)
 
     async def _handle_stream(
         self, method: RpcMethod, answering: AsyncServicerMethod, _requests: object, context: Context
@@ -215,7 +215,7 @@ class CallHandlers(grpc.GenericRpcHandler):
             for observer in self._observers:
                 observer.end(call, OK, None, None)
             return
-        await context.abort_with_status(status)
+        await abort_call(context, status)
 
     def _end_failed(self, call: InboundCall, error: Exception) -> RichStatus:
         """Return the status of an error, report it, and free the frames that the error holds."""
@@ -395,4 +395,13 @@ async def send_answer(context: Context, answer: Message) -> None:
         await context.write(serialize_message(answer))
     except grpc.aio.InternalError as error:
         # A closed connection fails the waiting write before gRPC cancels the call.
+        raise asyncio.CancelledError from error
+
+
+async def abort_call(context: Context, status: RichStatus) -> NoReturn:
+    """End a call with the status of its error. Raises AbortError, and CancelledError if the caller is gone."""
+    try:
+        await context.abort_with_status(status)
+    except grpc.aio.InternalError as error:
+        # A closed connection fails the sending before gRPC cancels the call.
         raise asyncio.CancelledError from error

@@ -56,6 +56,7 @@ TASKS = 5
 """Tasks that exist before inputs name them."""
 INTERNAL_ERROR = -32603
 MOST_VALUES = 15
+TRACE_LINES = 60
 MOST_SHOWN = 30
 
 
@@ -91,7 +92,9 @@ class Watched:
             request = cstp_pb2.CheckGuardrailsRequest(action=forbidden_action())
             stub = cstp_pb2_grpc.CstpServiceStub(channel)
             assert not stub.CheckGuardrails(request, metadata=(METADATA,), timeout=BOUND).allowed
-        assert [line for line in self._process.lines.queue if "Traceback" in line] == []
+        lines = list(self._process.lines.queue)
+        begins = [number for number, line in enumerate(lines) if "Traceback" in line]
+        assert not begins, "".join(lines[begins[0] : begins[0] + TRACE_LINES])
         assert max(grown.values()) < LEAST_GROWTH + GROWTH * count
 
     def _resident(self) -> dict[str, float]:
