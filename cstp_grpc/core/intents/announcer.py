@@ -291,7 +291,7 @@ class Announcer:
         lessons = await quote_lessons(
             [with_background(match, background).decision for match in similar if match.score >= bars.teaching],
             announcement.searched_text,
-            self._related.embed,
+            self._related.embed_all,
         )
         background = replace(background, lessons=lessons) if lessons else background
         return Feedback(

@@ -326,6 +326,14 @@ class RelatedIntents:
         vector: IntentVector = (await run(self._embedder.embed, [text]))[0]
         return vector
 
+    async def embed_all(self, texts: Sequence[str]) -> list[IntentVector]:
+        """Return the vectors of texts; those that are not cached are computed at once. Raises QueryFailed."""
+        return await self._pool.run(self._embed_together, texts)
+
+    def _embed_together(self, texts: Sequence[str]) -> list[IntentVector]:
+        self._embedder.embed_together(texts)
+        return [self._embedder.embed([text])[0] for text in texts]
+
     async def catch_up(self) -> None:
         """Read the commits of other processes until now. Raises QueryFailed.
 
