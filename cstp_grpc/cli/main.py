@@ -41,6 +41,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unshare": ("journal", "Make a shared decision private again."),
         "link": ("journal", "Link a decision to others."),
         "graph": ("journal", "Draw the decisions linked to a decision."),
+        "explain": ("explain", "Explain why a search finds decisions."),
         "duplicates": ("journal", "Find near-duplicates among your decisions."),
         "calibration": ("calibration", "Compare confidences with outcomes."),
         "patterns": ("calibration", "Find what failed decisions have in common."),

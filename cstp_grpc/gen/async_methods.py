@@ -1478,6 +1478,34 @@ class AsyncCstp:
         call = calls.find_duplicate_decisions(filters=filters, min_similarity=min_similarity, limit=limit)
         return await self._caller.make(call, timeout=timeout)
 
+    async def explain_search(
+        self,
+        query: str,
+        *,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
+        limit: int | None = None,
+        min_score: float | None = None,
+        expected: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> journal_pb2.ExplainSearchResponse:
+        """Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected
+        decisions are not among the results.
+
+        Errors: NOT_FOUND for an expected decision that does not exist, also for another's private one and for one that
+        has expired; QUERY_FAILED.
+
+        Args:
+            query: Search text; 1 to 8000 characters, not blank.
+            filters: Conditions that answers must meet.
+            limit: Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]
+            min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]
+            expected: Identifiers of decisions that are expected among the results, at most 20. They are explained in
+                any case.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.explain_search(query, filters=filters, limit=limit, min_score=min_score, expected=expected)
+        return await self._caller.make(call, timeout=timeout)
+
     def export_decisions(
         self,
         *,

@@ -844,6 +844,27 @@ def find_duplicate_decisions(
     )
 
 
+def explain_search(
+    query: str,
+    *,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
+    limit: int | None = None,
+    min_score: float | None = None,
+    expected: Sequence[str] = (),
+) -> UnaryCall[journal_pb2.ExplainSearchResponse]:
+    """Describe explainSearch of cstp.v1.JournalService."""
+    return UnaryCall(
+        "cstp.explainSearch",
+        {
+            "query": query,
+            "filters": filters,
+            "limit": limit,
+            "min_score": min_score,
+            "expected": expected,
+        },
+    )
+
+
 def export_decisions(
     *,
     filters: types_pb2.DecisionFilters | Fields | None = None,

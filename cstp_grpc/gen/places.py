@@ -32,6 +32,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.eraseAgent': 'cstp_grpc.gen.cstp.v1.erasure_pb2',
     'cstp.eraseSubject': 'cstp_grpc.gen.cstp.v1.erasure_pb2',
     'cstp.explainGuardrails': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
+    'cstp.explainSearch': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.exportAudit': 'cstp_grpc.gen.cstp.v1.audit_pb2',
     'cstp.exportDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.findDuplicateDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',

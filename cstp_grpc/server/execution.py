@@ -106,6 +106,7 @@ POOL_OF_METHOD: Final[Mapping[str, PoolName]] = {
     "cstp.announceIntent": PoolName.CHECKS,
     "liaison.routeToLiaisonAgent": PoolName.ROUTINGS,
     "cstp.queryDecisions": PoolName.QUERIES,
+    "cstp.explainSearch": PoolName.QUERIES,
 }
 """The pool of each method by its JSON-RPC name; all others use OTHERS."""
 

@@ -139,7 +139,7 @@ class Served:
                 GuardrailChecks(NAME, checks),
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
-                journal, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
+                journal, search, LIMITS, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
             ),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(
                 trail,

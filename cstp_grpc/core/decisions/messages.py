@@ -49,6 +49,9 @@ SUMMARY: Final = MessageMapper(
     Match, cstp_pb2.DecisionSummary, parts=("decision",), given=("reasons",), unset=("origin",)
 )
 
+EXPLANATION: Final = MessageMapper(model.SearchExplanation, journal_pb2.SearchExplanation, parts=("decision",))
+EXPLAINED_SEARCH: Final = MessageMapper(model.ExplainedSearch, journal_pb2.ExplainSearchResponse, nested=(EXPLANATION,))
+
 SHOWN_DUPLICATES: Final = 20
 """Decisions of a group in an answer, the latest; fewer if the answer would be too large."""
 

@@ -320,6 +320,71 @@ class Match:
         return round(1.0 - self.similarity, 6)
 
 
+class ScoreFeature(StrEnum):
+    """A feature that a score depends on: of a decision, or, from `MIDPOINT` on, of the query alone."""
+
+    MEANING = "meaning"
+    WORDS = "words"
+    NAME = "name"
+    IDENTIFIER = "identifier"
+    MIDPOINT = "midpoint"
+    IDENTIFIER_QUERY = "identifier_query"
+    LACK_OF_SPREAD = "lack_of_spread"
+    UNKNOWN_WORDS = "unknown_words"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """The part of a sum that a feature gives: its value times its weight."""
+
+    feature: ScoreFeature
+    value: float
+    weight: float
+
+    @property
+    def amount(self) -> float:
+        return self.value * self.weight
+
+
+class SearchOutcome(StrEnum):
+    """Whether a search lists a decision, or the first reason that keeps it out."""
+
+    LISTED = "listed"
+    FILTERED = "filtered"
+    NOT_INDEXED = "not_indexed"
+    BELOW_MIN_SCORE = "below_min_score"
+    SIMILAR_LISTED = "similar_listed"
+    BEYOND_LIMIT = "beyond_limit"
+    NOT_PROPOSED = "not_proposed"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchExplanation:
+    """A decision with its place in the results, from 1 on, or 0, and the contributions to its score.
+
+    The score is None if the search does not have the decision yet; it disregards successors.
+    """
+
+    decision: Decision
+    outcome: SearchOutcome
+    place: int = 0
+    score: float | None = None
+    contributions: tuple[Contribution, ...] = ()
+    unmet_filters: DecisionFilter | None = None
+    similar_to: str | None = None
+    """The listed decision that stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSearch:
+    """The results of a search in their order, then the expected decisions that are not among them."""
+
+    decisions: tuple[SearchExplanation, ...]
+    min_score: float
+    slope: float
+    """A score is the logistic function of this times the sum of the contributions."""
+
+
 BoundT = TypeVar("BoundT", float, datetime)
 Predicate = Callable[[Decision], bool]
 

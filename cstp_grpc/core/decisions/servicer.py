@@ -21,6 +21,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
+from cstp_grpc.core.decisions.search.search_explanation import explain_search
 from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, journal_pb2_grpc
@@ -34,6 +35,8 @@ IMPORT_BATCH = 128
 
 DEFAULT_LIMIT = 10
 
+SearchRequest = cstp_pb2.QueryDecisionsRequest | journal_pb2.ExplainSearchRequest
+
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
@@ -41,6 +44,12 @@ class QueryLimits:
 
     max_results: int
     min_score: float
+
+    def limit_of(self, request: SearchRequest) -> int:
+        return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, self.max_results)
+
+    def min_score_of(self, request: SearchRequest) -> float:
+        return request.min_score if request.HasField("min_score") else self.min_score
 
 
 class DecisionQueries:
@@ -77,7 +86,7 @@ class DecisionQueries:
             filters,
             current_caller.get().reader,
             limit,
-            request.min_score if request.HasField("min_score") else self._limits.min_score,
+            self._limits.min_score_of(request),
             proto_values.optional_field(request, "min_journal_revision"),
         )
         summaries = self._summaries_with_reasons if request.include_reasons else self._summaries
@@ -91,7 +100,7 @@ class DecisionQueries:
 
     def limit_of(self, request: cstp_pb2.QueryDecisionsRequest) -> int:
         """Return the maximum number of results of a query."""
-        return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, self._limits.max_results)
+        return self._limits.limit_of(request)
 
 
 def summary_with_reasons(match: Match) -> cstp_pb2.DecisionSummary:
@@ -102,9 +111,18 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
     def __init__(
-        self, journal: Journal, feed: JournalFeed, exports: StreamLimit, oversight: Oversight, run_blocking: RunBlocking
+        self,
+        journal: Journal,
+        search: DecisionSearch,
+        limits: QueryLimits,
+        feed: JournalFeed,
+        exports: StreamLimit,
+        oversight: Oversight,
+        run_blocking: RunBlocking,
     ) -> None:
         self._journal = journal
+        self._search = search
+        self._limits = limits
         self._oversight = oversight
         self._feed = feed
         self._exports = exports
@@ -246,6 +264,20 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             request.limit,
         )
         return messages.duplicates_response(report)
+
+    def ExplainSearch(
+        self, request: journal_pb2.ExplainSearchRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.ExplainSearchResponse:
+        explained = explain_search(
+            self._search,
+            request.query,
+            messages.FILTER.decode(request.filters),
+            current_caller.get().reader,
+            self._limits.limit_of(request),
+            self._limits.min_score_of(request),
+            request.expected,
+        )
+        return messages.EXPLAINED_SEARCH.encode(explained)
 
     async def ExportDecisions(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]

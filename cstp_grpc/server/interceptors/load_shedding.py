@@ -19,6 +19,7 @@ DEFERRABLE_METHODS: Final = frozenset(
         "cstp.queryDecisions",
         "cstp.importDecisions",
         "cstp.findDuplicateDecisions",
+        "cstp.explainSearch",
         "cstp.exportDecisions",
         "cstp.listDecisions",
         "cstp.getDecisionGraph",

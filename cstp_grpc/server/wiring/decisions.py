@@ -22,7 +22,7 @@ from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexF
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher
 from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.servicer import JournalService, QueryLimits
 from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
@@ -95,7 +95,6 @@ def build_decisions_module(
     feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     journal = build_journal(shared, store, change_log, citations, matrix, records, feed)
     exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
-    servicer = JournalService(journal, feed, exports, build_oversight(shared), run_blocking)
     search = DecisionSearch(
         store,
         matrix,
@@ -105,6 +104,8 @@ def build_decisions_module(
         loader,
         shared.observers.searches,
     )
+    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+    servicer = JournalService(journal, search, limits, feed, exports, build_oversight(shared), run_blocking)
     indexes = [] if index is None else [index]
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],

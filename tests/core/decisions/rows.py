@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import TERM_TYPE, QueryTerm, TermField, Terms
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, build_predicate
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ScoreFeature, build_predicate
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.ranking import ScoredDecision
 from cstp_grpc.core.decisions.search.relevance import (
@@ -164,7 +164,7 @@ class SlowMatrix:
         )
         known = {term.hash for term in query.terms} & {int(key) for each in corpus for key in each.terms["hash"]}
         if query.curve.spread is not None and not known:
-            curve = curve.raised(UNKNOWN_WORDS_WEIGHT)
+            curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, 1.0, UNKNOWN_WORDS_WEIGHT)
         results = [(key, round(curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
         return [one for one in results if one[1] >= min_score][:limit]
 

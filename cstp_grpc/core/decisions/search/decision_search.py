@@ -215,7 +215,7 @@ class DecisionSearch:
     def _choose_matches(
         self, search: search_results.SearchParameters, *, may_grow: bool
     ) -> search_results.ChosenMatches:
-        run = self._begin_run(search.text, search.caller, search.min_score, search.favoured)
+        run = self.begin_run(search.text, search.caller, search.min_score, search.favoured)
         with self._matrix.expect_queries([run.query.vector]):
             groups = self._find_groups(run, search, may_grow=may_grow)
         limit, of_series = search.limit, search.of_series
@@ -235,9 +235,7 @@ class DecisionSearch:
         wanted = limit
         while True:
             pool = self._find_matches(run, search.preferences, wanted, with_exemplars=search.with_exemplars)
-            groups = search_results.group_matches(
-                pool, self._matrix.first_vectors([match.decision.id for match in pool])
-            )
+            groups = run.group(pool)
             # Without exemplars, which may be less relevant than results of a larger pool.
             regular = {match.decision.id for match in pool[:wanted]}
             listed = sum(match.decision.id in regular for match in search_results.list_matches(groups, of_series))
@@ -267,7 +265,9 @@ class DecisionSearch:
         # The latest one, if several supersede it.
         return {key: max(found, key=lambda each: (readable[each].date, each)) for key, found in shown.items() if found}
 
-    def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
+    def begin_run(
+        self, text: str, caller: str, min_score: float = 0.0, favoured: Favoured = NOTHING_FAVOURED
+    ) -> SearchRun:
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
         return SearchRun(self._matrix, self._store, query, caller, min_score)
 
@@ -407,6 +407,12 @@ class SearchRun:
         if filters not in self._candidates:
             self._candidates[filters] = self._matrix.candidates(self.caller, filters)
         return self._candidates[filters]
+
+    def candidates_of(self, ids: Iterable[str]) -> CandidateRows:
+        return self._matrix.candidates_of(ids, self.caller)
+
+    def group(self, matches: Sequence[Match]) -> list[search_results.MatchGroup]:
+        return search_results.group_matches(matches, self._matrix.first_vectors([each.decision.id for each in matches]))
 
     def read(self, ids: Iterable[str]) -> None:
         unknown = [decision_id for decision_id in ids if decision_id not in self._requested]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import QueryTerm, TermField
-from cstp_grpc.core.decisions.model import MatchReason
+from cstp_grpc.core.decisions.model import Contribution, MatchReason, ScoreFeature
 from cstp_grpc.core.decisions.search import relevance
 from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
 from cstp_grpc.core.decisions.search.row_vectors import Rows, Scores, SharedScans, dot_products
@@ -227,7 +227,7 @@ class CandidateRows:
             similarities = self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
             curve = query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS))
             if not len(self._word_evidence(query).rows):
-                curve = curve.raised(relevance.UNKNOWN_WORDS_WEIGHT)
+                curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, 1.0, relevance.UNKNOWN_WORDS_WEIGHT)
             self._known_curve = query, curve
         return self._known_curve[1]
 
@@ -327,6 +327,15 @@ class CandidateRows:
             added += weight * (column[rows] == number)
         return added
 
+    def explain(self, query: relevance.RankedQuery) -> list[tuple[ScoredDecision, tuple[Contribution, ...]]]:
+        """Return all rows as `best` does, each with the contributions whose sum, times the slope, gives its score."""
+        words, of_query = self._word_evidence(query), tuple(self.curve(query).contributions())
+        row_of = {self._snapshot.ids[row]: row for row in self._rows.tolist()}
+        return [
+            (item, (*row_contributions(query, words, row_of[item.decision_id], item.similarity), *of_query))
+            for item in self.best(query, len(self._rows), 0.0)
+        ]
+
     def _exact_results(
         self,
         query: relevance.RankedQuery,
@@ -405,6 +414,26 @@ def sum_word_evidence(
     added = relevance.evidence_of_words(coverage, counted, length)
     added[(fields & NAME_FIELD) != 0] += relevance.NAME_WEIGHT
     return WordEvidence(rows, coverage, added, fields)
+
+
+def row_contributions(
+    query: relevance.RankedQuery, words: WordEvidence, row: int, similarity: float
+) -> Iterator[Contribution]:
+    """Yield the features of a row that add evidence; nothing is favoured by the query."""
+    yield Contribution(ScoreFeature.MEANING, similarity, 1.0)
+    places, has_words = find_places(np.array([row]), words.rows)
+    if not has_words[0]:
+        return
+    coverage, added, fields = (float(each[places[0]]) for each in (words.coverage, words.added, words.fields))
+    found = []
+    if int(fields) & NAME_FIELD:
+        found.append(Contribution(ScoreFeature.NAME, 1.0, relevance.NAME_WEIGHT))
+    if query.is_identifier and int(fields) & IDENTIFYING_FIELDS:
+        found.append(Contribution(ScoreFeature.IDENTIFIER, 1.0, relevance.IDENTIFIER_WEIGHT))
+    # The rest of what the ranking has added for words.
+    of_words = added - sum(each.amount for each in found)
+    yield Contribution(ScoreFeature.WORDS, coverage, of_words / coverage)
+    yield from found
 
 
 def match_reasons(similarity: float, coverage: float, fields: int, *, by_lesson: bool) -> tuple[MatchReason, ...]:

@@ -10,13 +10,14 @@ measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.common.lazy_dataclass import dataclass
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.core.decisions.decision_terms import QueryTerm, is_numbered_identifier, query_terms
+from cstp_grpc.core.decisions.model import Contribution, ScoreFeature
 from cstp_grpc.core.decisions.store import Vector
 
 SCORE_DECIMALS = 6
@@ -64,6 +65,8 @@ class RelevanceCurve:
     """The evidence with the score 0.5."""
     spread: float | None = None
     """The standard deviation of a query's similarities to a journal which knows about it; None if it does not count."""
+    raises: tuple[Contribution, ...] = ()
+    """The reasons for a higher midpoint, each with a negative weight."""
 
     def score(self, evidence: float) -> float:
         return 1 / (1 + math.exp(-self.slope * (evidence - self.midpoint)))
@@ -76,9 +79,16 @@ class RelevanceCurve:
         least = min(max(score, smallest), 1.0) - 0.5 * smallest
         return self.midpoint + math.log(least / (1 - least)) / self.slope
 
-    def raised(self, evidence: float) -> RelevanceCurve:
-        """Return the curve that asks for more evidence."""
-        return RelevanceCurve(self.slope, self.midpoint + evidence, self.spread)
+    def raised(self, feature: ScoreFeature, value: float, weight: float) -> RelevanceCurve:
+        """Return the curve that asks for more evidence: `value` times `weight`."""
+        raises = (*self.raises, Contribution(feature, value, -weight))
+        return RelevanceCurve(self.slope, self.midpoint + value * weight, self.spread, raises)
+
+    def contributions(self) -> Iterator[Contribution]:
+        """Yield those of the query alone, which with the evidence of a decision give the score its sum."""
+        raised = sum(each.amount for each in self.raises)
+        yield Contribution(ScoreFeature.MIDPOINT, 1.0, -(self.midpoint + raised))
+        yield from self.raises
 
     def for_query(self, similarities: NDArray[np.float64]) -> RelevanceCurve:
         """Return the curve for a query with these similarities to a sample of the journal.
@@ -93,8 +103,9 @@ class RelevanceCurve:
         # Not std(), which takes four times as long.
         variance = float(similarities @ similarities) / count - mean * mean
         lack = self.spread - max(math.sqrt(max(variance, 0.0)), MEAN_SHARE * mean)
-        certainty = min(count / FULL_SAMPLE, 1.0)
-        return self.raised(SPREAD_WEIGHT * certainty * max(lack, 0.0))
+        if lack <= 0:
+            return self
+        return self.raised(ScoreFeature.LACK_OF_SPREAD, min(count / FULL_SAMPLE, 1.0) * lack, SPREAD_WEIGHT)
 
 
 MINILM = RelevanceCurve(slope=6.0, midpoint=0.45, spread=0.1)
@@ -163,5 +174,5 @@ class RankedQuery:
         curve, is_identifier = relevance_curve(model), is_numbered_identifier(text)
         if is_identifier:
             # Of nothing but numbers, neither the spread nor the words say anything.
-            curve = RelevanceCurve(curve.slope, curve.midpoint + IDENTIFIER_WEIGHT)
+            curve = replace(curve.raised(ScoreFeature.IDENTIFIER_QUERY, 1.0, IDENTIFIER_WEIGHT), spread=None)
         return cls(vector, query_terms(text), curve, favoured, is_identifier)

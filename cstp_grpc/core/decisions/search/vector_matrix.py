@@ -19,7 +19,7 @@ from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import matrix_snapshot
 from cstp_grpc.core.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
 from cstp_grpc.core.decisions.search.relevance import RankedQuery
-from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, SharedScans, SharedVectorPool
+from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, Rows, SharedScans, SharedVectorPool
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
 MIN_ROWS_TO_COMPACT = 256
@@ -137,19 +137,29 @@ class VectorMatrix:
         The words are those of the query, and `count` is how many rows they give. Also returns the most evidence that
         other rows have, except their similarity.
         """
-        with self._lock:
-            recent = self._recent
-            snapshot = recent.snapshot
-            positions = [position for position in map(self._position_of.get, ids) if position is not None]
+        recent, positions = self._find_positions(ids)
+        snapshot = recent.snapshot
         newer = snapshot.columns.revisions[: snapshot.size] > after_revision
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
         readable = PassingRows(snapshot, np.flatnonzero(self._readable_rows(recent, caller).mask))
         every = self._candidate_rows(recent, readable, caller)
         with_words, others = every.rows_with_most_words(query, count)
-        rows = np.union1d(np.union1d(np.array(positions, np.intp), np.flatnonzero(newer)), with_words)
+        rows = np.union1d(np.union1d(positions, np.flatnonzero(newer)), with_words)
         passing = PassingRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)])
         return self._candidate_rows(recent, passing, caller), others
+
+    def candidates_of(self, ids: Iterable[str], caller: str) -> CandidateRows:
+        """Return those of some decisions that the caller may read."""
+        recent, positions = self._find_positions(ids)
+        rows = positions[self._matching_mask(recent.snapshot, positions, caller, UNRESTRICTED)]
+        return self._candidate_rows(recent, PassingRows(recent.snapshot, rows), caller)
+
+    def _find_positions(self, ids: Iterable[str]) -> tuple[SnapshotRowCache, Rows]:
+        """Return the present snapshot and the rows of some decisions in it, in rising order."""
+        with self._lock:
+            positions = (self._position_of.get(key) for key in ids)
+            return self._recent, np.unique(np.array([each for each in positions if each is not None], np.intp))
 
     def similarity(self, decision_id: str, query: Vector, up_to_revision: int | None = None) -> float | None:
         """Return the cosine similarity of a decision to a query.

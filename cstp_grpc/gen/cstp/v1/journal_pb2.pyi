@@ -50,6 +50,102 @@ LINK_TYPE_RELATES_TO: LinkType.ValueType  # 3
 """The two are related."""
 Global___LinkType: _TypeAlias = LinkType  # noqa: Y015
 
+class _SearchOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SearchOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SEARCH_OUTCOME_UNSPECIFIED: _SearchOutcome.ValueType  # 0
+    """Never sent."""
+    SEARCH_OUTCOME_LISTED: _SearchOutcome.ValueType  # 1
+    """It is among the results."""
+    SEARCH_OUTCOME_FILTERED: _SearchOutcome.ValueType  # 2
+    """It does not meet all conditions."""
+    SEARCH_OUTCOME_NOT_INDEXED: _SearchOutcome.ValueType  # 3
+    """It was recorded a moment ago, and the search does not have it yet."""
+    SEARCH_OUTCOME_BELOW_MIN_SCORE: _SearchOutcome.ValueType  # 4
+    """Its score is below the minimum."""
+    SEARCH_OUTCOME_SIMILAR_LISTED: _SearchOutcome.ValueType  # 5
+    """Decisions that say almost the same, or are of the same series, are listed in its place."""
+    SEARCH_OUTCOME_BEYOND_LIMIT: _SearchOutcome.ValueType  # 6
+    """More relevant decisions fill the limit."""
+    SEARCH_OUTCOME_NOT_PROPOSED: _SearchOutcome.ValueType  # 7
+    """The engine of the search, which does not compare all decisions, did not propose it, or it changed meanwhile."""
+
+class SearchOutcome(_SearchOutcome, metaclass=_SearchOutcomeEnumTypeWrapper):
+    """Whether a search lists a decision, or the first reason that keeps it out."""
+
+SEARCH_OUTCOME_UNSPECIFIED: SearchOutcome.ValueType  # 0
+"""Never sent."""
+SEARCH_OUTCOME_LISTED: SearchOutcome.ValueType  # 1
+"""It is among the results."""
+SEARCH_OUTCOME_FILTERED: SearchOutcome.ValueType  # 2
+"""It does not meet all conditions."""
+SEARCH_OUTCOME_NOT_INDEXED: SearchOutcome.ValueType  # 3
+"""It was recorded a moment ago, and the search does not have it yet."""
+SEARCH_OUTCOME_BELOW_MIN_SCORE: SearchOutcome.ValueType  # 4
+"""Its score is below the minimum."""
+SEARCH_OUTCOME_SIMILAR_LISTED: SearchOutcome.ValueType  # 5
+"""Decisions that say almost the same, or are of the same series, are listed in its place."""
+SEARCH_OUTCOME_BEYOND_LIMIT: SearchOutcome.ValueType  # 6
+"""More relevant decisions fill the limit."""
+SEARCH_OUTCOME_NOT_PROPOSED: SearchOutcome.ValueType  # 7
+"""The engine of the search, which does not compare all decisions, did not propose it, or it changed meanwhile."""
+Global___SearchOutcome: _TypeAlias = SearchOutcome  # noqa: Y015
+
+class _ScoreFeature:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScoreFeatureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScoreFeature.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCORE_FEATURE_UNSPECIFIED: _ScoreFeature.ValueType  # 0
+    """Never sent."""
+    SCORE_FEATURE_MEANING: _ScoreFeature.ValueType  # 1
+    """Cosine similarity of the query and the closest passage of the decision, -1 to 1."""
+    SCORE_FEATURE_WORDS: _ScoreFeature.ValueType  # 2
+    """The share of the query's words that the decision has, rare words counting more. The weight depends on the length of
+    the query, and is lower for a share that may be a coincidence.
+    """
+    SCORE_FEATURE_NAME: _ScoreFeature.ValueType  # 3
+    """The query has the identifier by which the decision is known."""
+    SCORE_FEATURE_IDENTIFIER: _ScoreFeature.ValueType  # 4
+    """The query is nothing but numbered identifiers, and the decision has one of them."""
+    SCORE_FEATURE_MIDPOINT: _ScoreFeature.ValueType  # 5
+    """The evidence that half a score takes, for any query."""
+    SCORE_FEATURE_IDENTIFIER_QUERY: _ScoreFeature.ValueType  # 6
+    """The query is nothing but numbered identifiers, whose similarity says little."""
+    SCORE_FEATURE_LACK_OF_SPREAD: _ScoreFeature.ValueType  # 7
+    """All decisions are about equally far from the query, as from a subject that none of them is about."""
+    SCORE_FEATURE_UNKNOWN_WORDS: _ScoreFeature.ValueType  # 8
+    """No decision has any word of the query."""
+
+class ScoreFeature(_ScoreFeature, metaclass=_ScoreFeatureEnumTypeWrapper):
+    """A feature that a score depends on."""
+
+SCORE_FEATURE_UNSPECIFIED: ScoreFeature.ValueType  # 0
+"""Never sent."""
+SCORE_FEATURE_MEANING: ScoreFeature.ValueType  # 1
+"""Cosine similarity of the query and the closest passage of the decision, -1 to 1."""
+SCORE_FEATURE_WORDS: ScoreFeature.ValueType  # 2
+"""The share of the query's words that the decision has, rare words counting more. The weight depends on the length of
+the query, and is lower for a share that may be a coincidence.
+"""
+SCORE_FEATURE_NAME: ScoreFeature.ValueType  # 3
+"""The query has the identifier by which the decision is known."""
+SCORE_FEATURE_IDENTIFIER: ScoreFeature.ValueType  # 4
+"""The query is nothing but numbered identifiers, and the decision has one of them."""
+SCORE_FEATURE_MIDPOINT: ScoreFeature.ValueType  # 5
+"""The evidence that half a score takes, for any query."""
+SCORE_FEATURE_IDENTIFIER_QUERY: ScoreFeature.ValueType  # 6
+"""The query is nothing but numbered identifiers, whose similarity says little."""
+SCORE_FEATURE_LACK_OF_SPREAD: ScoreFeature.ValueType  # 7
+"""All decisions are about equally far from the query, as from a subject that none of them is about."""
+SCORE_FEATURE_UNKNOWN_WORDS: ScoreFeature.ValueType  # 8
+"""No decision has any word of the query."""
+Global___ScoreFeature: _TypeAlias = ScoreFeature  # noqa: Y015
+
 class _ImportAction:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1382,6 +1478,184 @@ class DuplicateGroup(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DuplicateGroup: _TypeAlias = DuplicateGroup  # noqa: Y015
+
+@_typing.final
+class ExplainSearchRequest(_message.Message):
+    """A search to explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    MIN_SCORE_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    """Search text; 1 to 8000 characters, not blank."""
+    limit: _builtins.int
+    """Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]"""
+    min_score: _builtins.float
+    """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]"""
+    @_builtins.property
+    def filters(self) -> _types_pb2.DecisionFilters:
+        """Conditions that answers must meet."""
+
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Identifiers of decisions that are expected among the results, at most 20. They are explained in any case."""
+
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        filters: _types_pb2.DecisionFilters | None = ...,
+        limit: _builtins.int | None = ...,
+        min_score: _builtins.float | None = ...,
+        expected: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "filters", b"filters", "limit", b"limit", "min_score", b"min_score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "expected", b"expected", "filters", b"filters", "limit", b"limit", "min_score", b"min_score", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
+    _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
+
+Global___ExplainSearchRequest: _TypeAlias = ExplainSearchRequest  # noqa: Y015
+
+@_typing.final
+class ExplainSearchResponse(_message.Message):
+    """An explained search."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    MIN_SCORE_FIELD_NUMBER: _builtins.int
+    SLOPE_FIELD_NUMBER: _builtins.int
+    min_score: _builtins.float
+    """The minimum score of a result."""
+    slope: _builtins.float
+    """A score is 1 / (1 + exp(-slope * sum)), with the sum of the amounts of the contributions, up to an error of 0.00001."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchExplanation]:
+        """The results in their order, then the expected decisions that are not among them."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___SearchExplanation] | None = ...,
+        min_score: _builtins.float = ...,
+        slope: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "min_score", b"min_score", "slope", b"slope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainSearchResponse: _TypeAlias = ExplainSearchResponse  # noqa: Y015
+
+@_typing.final
+class SearchExplanation(_message.Message):
+    """Why a decision has its score, and whether a search lists it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    UNMET_FILTERS_FIELD_NUMBER: _builtins.int
+    SIMILAR_TO_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The decision's identifier."""
+    title: _builtins.str
+    """Title of the decision."""
+    outcome: Global___SearchOutcome.ValueType
+    """Whether it is listed."""
+    place: _builtins.int
+    """Its place among the results, from 1 on; 0 if it is not listed."""
+    score: _builtins.float
+    """How relevant it is, 0 to 1; absent if it is not indexed. Results show that of its successor if it is superseded and
+    the successor scores less.
+    """
+    similar_to: _builtins.str
+    """The listed decision that stands for it."""
+    @_builtins.property
+    def contributions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScoreContribution]:
+        """The parts of the score: evidence that the decision gives, then demands of the query."""
+
+    @_builtins.property
+    def unmet_filters(self) -> _types_pb2.DecisionFilters:
+        """The conditions that it does not meet, if there are any."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        title: _builtins.str = ...,
+        outcome: Global___SearchOutcome.ValueType = ...,
+        place: _builtins.int = ...,
+        score: _builtins.float | None = ...,
+        contributions: _abc.Iterable[Global___ScoreContribution] | None = ...,
+        unmet_filters: _types_pb2.DecisionFilters | None = ...,
+        similar_to: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_similar_to", b"_similar_to", "score", b"score", "similar_to", b"similar_to", "unmet_filters", b"unmet_filters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_similar_to", b"_similar_to", "contributions", b"contributions", "id", b"id", "outcome", b"outcome", "place", b"place", "score", b"score", "similar_to", b"similar_to", "title", b"title", "unmet_filters", b"unmet_filters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    _WhichOneofReturnType__similar_to: _TypeAlias = _typing.Literal["similar_to"]  # noqa: Y015
+    _WhichOneofArgType__similar_to: _TypeAlias = _typing.Literal["_similar_to", b"_similar_to"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__similar_to) -> _WhichOneofReturnType__similar_to | None: ...
+
+Global___SearchExplanation: _TypeAlias = SearchExplanation  # noqa: Y015
+
+@_typing.final
+class ScoreContribution(_message.Message):
+    """The part of a sum that one feature gives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEATURE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    AMOUNT_FIELD_NUMBER: _builtins.int
+    feature: Global___ScoreFeature.ValueType
+    """The feature."""
+    value: _builtins.float
+    """The value of the feature; 1 for one that simply applies."""
+    weight: _builtins.float
+    """Its weight, negative if it lowers the score."""
+    amount: _builtins.float
+    """The value times the weight."""
+    def __init__(
+        self,
+        *,
+        feature: Global___ScoreFeature.ValueType = ...,
+        value: _builtins.float = ...,
+        weight: _builtins.float = ...,
+        amount: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "feature", b"feature", "value", b"value", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreContribution: _TypeAlias = ScoreContribution  # noqa: Y015
 
 @_typing.final
 class ExportDecisionsRequest(_message.Message):

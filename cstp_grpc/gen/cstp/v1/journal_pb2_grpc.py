@@ -80,6 +80,11 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.FromString,
                 _registered_method=True)
+        self.ExplainSearch = channel.unary_unary(
+                '/cstp.v1.JournalService/ExplainSearch',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.FromString,
+                _registered_method=True)
         self.ExportDecisions = channel.unary_stream(
                 '/cstp.v1.JournalService/ExportDecisions',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.SerializeToString,
@@ -188,6 +193,15 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainSearch(self, request, context):
+        """Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+        are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+        one and for one that has expired; QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportDecisions(self, request, context):
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
         history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
@@ -279,6 +293,11 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.FindDuplicateDecisions,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.SerializeToString,
+            ),
+            'ExplainSearch': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainSearch,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.SerializeToString,
             ),
             'ExportDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportDecisions,
@@ -550,6 +569,33 @@ class JournalService:
             '/cstp.v1.JournalService/FindDuplicateDecisions',
             cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainSearch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/ExplainSearch',
+            cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.FromString,
             options,
             channel_credentials,
             insecure,

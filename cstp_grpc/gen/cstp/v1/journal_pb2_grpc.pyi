@@ -71,6 +71,11 @@ class JournalServiceStub:
     """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
     superseded, groups of which each is similar to another.
     """
+    ExplainSearch: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ExplainSearchRequest, _journal_pb2.ExplainSearchResponse]
+    """Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+    are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+    one and for one that has expired; QUERY_FAILED.
+    """
     ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
@@ -136,6 +141,11 @@ class JournalServiceAsyncStub(JournalServiceStub):
     FindDuplicateDecisions: _aio.UnaryUnaryMultiCallable[_journal_pb2.FindDuplicateDecisionsRequest, _journal_pb2.FindDuplicateDecisionsResponse]  # type: ignore[assignment]
     """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
     superseded, groups of which each is similar to another.
+    """
+    ExplainSearch: _aio.UnaryUnaryMultiCallable[_journal_pb2.ExplainSearchRequest, _journal_pb2.ExplainSearchResponse]  # type: ignore[assignment]
+    """Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+    are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+    one and for one that has expired; QUERY_FAILED.
     """
     ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
@@ -253,6 +263,17 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_journal_pb2.FindDuplicateDecisionsResponse, _abc.Awaitable[_journal_pb2.FindDuplicateDecisionsResponse]]:
         """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
         superseded, groups of which each is similar to another.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainSearch(
+        self,
+        request: _journal_pb2.ExplainSearchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.ExplainSearchResponse, _abc.Awaitable[_journal_pb2.ExplainSearchResponse]]:
+        """Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+        are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+        one and for one that has expired; QUERY_FAILED.
         """
 
     @_abc_1.abstractmethod

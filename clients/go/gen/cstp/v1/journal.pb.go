@@ -82,6 +82,157 @@ func (LinkType) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{0}
 }
 
+// Whether a search lists a decision, or the first reason that keeps it out.
+type SearchOutcome int32
+
+const (
+	// Never sent.
+	SearchOutcome_SEARCH_OUTCOME_UNSPECIFIED SearchOutcome = 0
+	// It is among the results.
+	SearchOutcome_SEARCH_OUTCOME_LISTED SearchOutcome = 1
+	// It does not meet all conditions.
+	SearchOutcome_SEARCH_OUTCOME_FILTERED SearchOutcome = 2
+	// It was recorded a moment ago, and the search does not have it yet.
+	SearchOutcome_SEARCH_OUTCOME_NOT_INDEXED SearchOutcome = 3
+	// Its score is below the minimum.
+	SearchOutcome_SEARCH_OUTCOME_BELOW_MIN_SCORE SearchOutcome = 4
+	// Decisions that say almost the same, or are of the same series, are listed in its place.
+	SearchOutcome_SEARCH_OUTCOME_SIMILAR_LISTED SearchOutcome = 5
+	// More relevant decisions fill the limit.
+	SearchOutcome_SEARCH_OUTCOME_BEYOND_LIMIT SearchOutcome = 6
+	// The engine of the search, which does not compare all decisions, did not propose it, or it changed meanwhile.
+	SearchOutcome_SEARCH_OUTCOME_NOT_PROPOSED SearchOutcome = 7
+)
+
+// Enum value maps for SearchOutcome.
+var (
+	SearchOutcome_name = map[int32]string{
+		0: "SEARCH_OUTCOME_UNSPECIFIED",
+		1: "SEARCH_OUTCOME_LISTED",
+		2: "SEARCH_OUTCOME_FILTERED",
+		3: "SEARCH_OUTCOME_NOT_INDEXED",
+		4: "SEARCH_OUTCOME_BELOW_MIN_SCORE",
+		5: "SEARCH_OUTCOME_SIMILAR_LISTED",
+		6: "SEARCH_OUTCOME_BEYOND_LIMIT",
+		7: "SEARCH_OUTCOME_NOT_PROPOSED",
+	}
+	SearchOutcome_value = map[string]int32{
+		"SEARCH_OUTCOME_UNSPECIFIED":     0,
+		"SEARCH_OUTCOME_LISTED":          1,
+		"SEARCH_OUTCOME_FILTERED":        2,
+		"SEARCH_OUTCOME_NOT_INDEXED":     3,
+		"SEARCH_OUTCOME_BELOW_MIN_SCORE": 4,
+		"SEARCH_OUTCOME_SIMILAR_LISTED":  5,
+		"SEARCH_OUTCOME_BEYOND_LIMIT":    6,
+		"SEARCH_OUTCOME_NOT_PROPOSED":    7,
+	}
+)
+
+func (x SearchOutcome) Enum() *SearchOutcome {
+	p := new(SearchOutcome)
+	*p = x
+	return p
+}
+
+func (x SearchOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SearchOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_journal_proto_enumTypes[1].Descriptor()
+}
+
+func (SearchOutcome) Type() protoreflect.EnumType {
+	return &file_cstp_v1_journal_proto_enumTypes[1]
+}
+
+func (x SearchOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SearchOutcome.Descriptor instead.
+func (SearchOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{1}
+}
+
+// A feature that a score depends on.
+type ScoreFeature int32
+
+const (
+	// Never sent.
+	ScoreFeature_SCORE_FEATURE_UNSPECIFIED ScoreFeature = 0
+	// Cosine similarity of the query and the closest passage of the decision, -1 to 1.
+	ScoreFeature_SCORE_FEATURE_MEANING ScoreFeature = 1
+	// The share of the query's words that the decision has, rare words counting more. The weight depends on the length of
+	// the query, and is lower for a share that may be a coincidence.
+	ScoreFeature_SCORE_FEATURE_WORDS ScoreFeature = 2
+	// The query has the identifier by which the decision is known.
+	ScoreFeature_SCORE_FEATURE_NAME ScoreFeature = 3
+	// The query is nothing but numbered identifiers, and the decision has one of them.
+	ScoreFeature_SCORE_FEATURE_IDENTIFIER ScoreFeature = 4
+	// The evidence that half a score takes, for any query.
+	ScoreFeature_SCORE_FEATURE_MIDPOINT ScoreFeature = 5
+	// The query is nothing but numbered identifiers, whose similarity says little.
+	ScoreFeature_SCORE_FEATURE_IDENTIFIER_QUERY ScoreFeature = 6
+	// All decisions are about equally far from the query, as from a subject that none of them is about.
+	ScoreFeature_SCORE_FEATURE_LACK_OF_SPREAD ScoreFeature = 7
+	// No decision has any word of the query.
+	ScoreFeature_SCORE_FEATURE_UNKNOWN_WORDS ScoreFeature = 8
+)
+
+// Enum value maps for ScoreFeature.
+var (
+	ScoreFeature_name = map[int32]string{
+		0: "SCORE_FEATURE_UNSPECIFIED",
+		1: "SCORE_FEATURE_MEANING",
+		2: "SCORE_FEATURE_WORDS",
+		3: "SCORE_FEATURE_NAME",
+		4: "SCORE_FEATURE_IDENTIFIER",
+		5: "SCORE_FEATURE_MIDPOINT",
+		6: "SCORE_FEATURE_IDENTIFIER_QUERY",
+		7: "SCORE_FEATURE_LACK_OF_SPREAD",
+		8: "SCORE_FEATURE_UNKNOWN_WORDS",
+	}
+	ScoreFeature_value = map[string]int32{
+		"SCORE_FEATURE_UNSPECIFIED":      0,
+		"SCORE_FEATURE_MEANING":          1,
+		"SCORE_FEATURE_WORDS":            2,
+		"SCORE_FEATURE_NAME":             3,
+		"SCORE_FEATURE_IDENTIFIER":       4,
+		"SCORE_FEATURE_MIDPOINT":         5,
+		"SCORE_FEATURE_IDENTIFIER_QUERY": 6,
+		"SCORE_FEATURE_LACK_OF_SPREAD":   7,
+		"SCORE_FEATURE_UNKNOWN_WORDS":    8,
+	}
+)
+
+func (x ScoreFeature) Enum() *ScoreFeature {
+	p := new(ScoreFeature)
+	*p = x
+	return p
+}
+
+func (x ScoreFeature) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ScoreFeature) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_journal_proto_enumTypes[2].Descriptor()
+}
+
+func (ScoreFeature) Type() protoreflect.EnumType {
+	return &file_cstp_v1_journal_proto_enumTypes[2]
+}
+
+func (x ScoreFeature) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ScoreFeature.Descriptor instead.
+func (ScoreFeature) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{2}
+}
+
 // Result of importing a record.
 type ImportAction int32
 
@@ -139,11 +290,11 @@ func (x ImportAction) String() string {
 }
 
 func (ImportAction) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_journal_proto_enumTypes[1].Descriptor()
+	return file_cstp_v1_journal_proto_enumTypes[3].Descriptor()
 }
 
 func (ImportAction) Type() protoreflect.EnumType {
-	return &file_cstp_v1_journal_proto_enumTypes[1]
+	return &file_cstp_v1_journal_proto_enumTypes[3]
 }
 
 func (x ImportAction) Number() protoreflect.EnumNumber {
@@ -152,7 +303,7 @@ func (x ImportAction) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ImportAction.Descriptor instead.
 func (ImportAction) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{1}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{3}
 }
 
 // A reason for a decision.
@@ -2473,6 +2624,335 @@ func (x *DuplicateGroup) GetSimilarity() float64 {
 	return 0
 }
 
+// A search to explain.
+type ExplainSearchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Search text; 1 to 8000 characters, not blank.
+	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	// Conditions that answers must meet.
+	Filters *DecisionFilters `protobuf:"bytes,2,opt,name=filters,proto3" json:"filters,omitempty"`
+	// Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]
+	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]
+	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
+	// Identifiers of decisions that are expected among the results, at most 20. They are explained in any case.
+	Expected      []string `protobuf:"bytes,5,rep,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainSearchRequest) Reset() {
+	*x = ExplainSearchRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainSearchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainSearchRequest) ProtoMessage() {}
+
+func (x *ExplainSearchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainSearchRequest.ProtoReflect.Descriptor instead.
+func (*ExplainSearchRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ExplainSearchRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *ExplainSearchRequest) GetFilters() *DecisionFilters {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+func (x *ExplainSearchRequest) GetLimit() int32 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+func (x *ExplainSearchRequest) GetMinScore() float64 {
+	if x != nil && x.MinScore != nil {
+		return *x.MinScore
+	}
+	return 0
+}
+
+func (x *ExplainSearchRequest) GetExpected() []string {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
+}
+
+// An explained search.
+type ExplainSearchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The results in their order, then the expected decisions that are not among them.
+	Decisions []*SearchExplanation `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// The minimum score of a result.
+	MinScore float64 `protobuf:"fixed64,2,opt,name=min_score,json=minScore,proto3" json:"min_score,omitempty"`
+	// A score is 1 / (1 + exp(-slope * sum)), with the sum of the amounts of the contributions, up to an error of 0.00001.
+	Slope         float64 `protobuf:"fixed64,3,opt,name=slope,proto3" json:"slope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainSearchResponse) Reset() {
+	*x = ExplainSearchResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainSearchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainSearchResponse) ProtoMessage() {}
+
+func (x *ExplainSearchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainSearchResponse.ProtoReflect.Descriptor instead.
+func (*ExplainSearchResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ExplainSearchResponse) GetDecisions() []*SearchExplanation {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *ExplainSearchResponse) GetMinScore() float64 {
+	if x != nil {
+		return x.MinScore
+	}
+	return 0
+}
+
+func (x *ExplainSearchResponse) GetSlope() float64 {
+	if x != nil {
+		return x.Slope
+	}
+	return 0
+}
+
+// Why a decision has its score, and whether a search lists it.
+type SearchExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision's identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Title of the decision.
+	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	// Whether it is listed.
+	Outcome SearchOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=cstp.v1.SearchOutcome" json:"outcome,omitempty"`
+	// Its place among the results, from 1 on; 0 if it is not listed.
+	Place int32 `protobuf:"varint,4,opt,name=place,proto3" json:"place,omitempty"`
+	// How relevant it is, 0 to 1; absent if it is not indexed. Results show that of its successor if it is superseded and
+	// the successor scores less.
+	Score *float64 `protobuf:"fixed64,5,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	// The parts of the score: evidence that the decision gives, then demands of the query.
+	Contributions []*ScoreContribution `protobuf:"bytes,6,rep,name=contributions,proto3" json:"contributions,omitempty"`
+	// The conditions that it does not meet, if there are any.
+	UnmetFilters *DecisionFilters `protobuf:"bytes,7,opt,name=unmet_filters,json=unmetFilters,proto3" json:"unmet_filters,omitempty"`
+	// The listed decision that stands for it.
+	SimilarTo     *string `protobuf:"bytes,8,opt,name=similar_to,json=similarTo,proto3,oneof" json:"similar_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchExplanation) Reset() {
+	*x = SearchExplanation{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchExplanation) ProtoMessage() {}
+
+func (x *SearchExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchExplanation.ProtoReflect.Descriptor instead.
+func (*SearchExplanation) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SearchExplanation) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SearchExplanation) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *SearchExplanation) GetOutcome() SearchOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return SearchOutcome_SEARCH_OUTCOME_UNSPECIFIED
+}
+
+func (x *SearchExplanation) GetPlace() int32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *SearchExplanation) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *SearchExplanation) GetContributions() []*ScoreContribution {
+	if x != nil {
+		return x.Contributions
+	}
+	return nil
+}
+
+func (x *SearchExplanation) GetUnmetFilters() *DecisionFilters {
+	if x != nil {
+		return x.UnmetFilters
+	}
+	return nil
+}
+
+func (x *SearchExplanation) GetSimilarTo() string {
+	if x != nil && x.SimilarTo != nil {
+		return *x.SimilarTo
+	}
+	return ""
+}
+
+// The part of a sum that one feature gives.
+type ScoreContribution struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The feature.
+	Feature ScoreFeature `protobuf:"varint,1,opt,name=feature,proto3,enum=cstp.v1.ScoreFeature" json:"feature,omitempty"`
+	// The value of the feature; 1 for one that simply applies.
+	Value float64 `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Its weight, negative if it lowers the score.
+	Weight float64 `protobuf:"fixed64,3,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The value times the weight.
+	Amount        float64 `protobuf:"fixed64,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScoreContribution) Reset() {
+	*x = ScoreContribution{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScoreContribution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScoreContribution) ProtoMessage() {}
+
+func (x *ScoreContribution) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScoreContribution.ProtoReflect.Descriptor instead.
+func (*ScoreContribution) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ScoreContribution) GetFeature() ScoreFeature {
+	if x != nil {
+		return x.Feature
+	}
+	return ScoreFeature_SCORE_FEATURE_UNSPECIFIED
+}
+
+func (x *ScoreContribution) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *ScoreContribution) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *ScoreContribution) GetAmount() float64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 // Decisions to export.
 type ExportDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2486,7 +2966,7 @@ type ExportDecisionsRequest struct {
 
 func (x *ExportDecisionsRequest) Reset() {
 	*x = ExportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2978,7 @@ func (x *ExportDecisionsRequest) String() string {
 func (*ExportDecisionsRequest) ProtoMessage() {}
 
 func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2991,7 @@ func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2539,7 +3019,7 @@ type ExportDecisionsResponse struct {
 
 func (x *ExportDecisionsResponse) Reset() {
 	*x = ExportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +3031,7 @@ func (x *ExportDecisionsResponse) String() string {
 func (*ExportDecisionsResponse) ProtoMessage() {}
 
 func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +3044,7 @@ func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExportDecisionsResponse) GetDecision() *Decision {
@@ -2590,7 +3070,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2602,7 +3082,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2615,7 +3095,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2654,7 +3134,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +3146,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +3159,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchDecisionsResponse) GetDecision() *Decision {
@@ -2714,7 +3194,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +3206,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +3219,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -2760,7 +3240,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +3252,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +3265,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -2806,7 +3286,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +3298,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +3311,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -2852,7 +3332,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +3344,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +3357,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -2908,7 +3388,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3400,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3413,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -2990,7 +3470,7 @@ type DecisionIdentity struct {
 
 func (x *DecisionIdentity) Reset() {
 	*x = DecisionIdentity{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3482,7 @@ func (x *DecisionIdentity) String() string {
 func (*DecisionIdentity) ProtoMessage() {}
 
 func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3495,7 @@ func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionIdentity.ProtoReflect.Descriptor instead.
 func (*DecisionIdentity) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DecisionIdentity) GetId() string {
@@ -3071,7 +3551,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3563,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3576,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -3142,7 +3622,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3634,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3647,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -3205,7 +3685,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3697,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3710,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -3477,7 +3957,37 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x1e\n" +
 	"\n" +
 	"similarity\x18\x03 \x01(\x01R\n" +
-	"similarity\"u\n" +
+	"similarity\"\xd1\x01\n" +
+	"\x14ExplainSearchRequest\x12\x14\n" +
+	"\x05query\x18\x01 \x01(\tR\x05query\x122\n" +
+	"\afilters\x18\x02 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x19\n" +
+	"\x05limit\x18\x03 \x01(\x05H\x00R\x05limit\x88\x01\x01\x12 \n" +
+	"\tmin_score\x18\x04 \x01(\x01H\x01R\bminScore\x88\x01\x01\x12\x1a\n" +
+	"\bexpected\x18\x05 \x03(\tR\bexpectedB\b\n" +
+	"\x06_limitB\f\n" +
+	"\n" +
+	"_min_score\"\x84\x01\n" +
+	"\x15ExplainSearchResponse\x128\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x1a.cstp.v1.SearchExplanationR\tdecisions\x12\x1b\n" +
+	"\tmin_score\x18\x02 \x01(\x01R\bminScore\x12\x14\n" +
+	"\x05slope\x18\x03 \x01(\x01R\x05slope\"\xda\x02\n" +
+	"\x11SearchExplanation\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x120\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2\x16.cstp.v1.SearchOutcomeR\aoutcome\x12\x14\n" +
+	"\x05place\x18\x04 \x01(\x05R\x05place\x12\x19\n" +
+	"\x05score\x18\x05 \x01(\x01H\x00R\x05score\x88\x01\x01\x12@\n" +
+	"\rcontributions\x18\x06 \x03(\v2\x1a.cstp.v1.ScoreContributionR\rcontributions\x12=\n" +
+	"\runmet_filters\x18\a \x01(\v2\x18.cstp.v1.DecisionFiltersR\funmetFilters\x12\"\n" +
+	"\n" +
+	"similar_to\x18\b \x01(\tH\x01R\tsimilarTo\x88\x01\x01B\b\n" +
+	"\x06_scoreB\r\n" +
+	"\v_similar_to\"\x8a\x01\n" +
+	"\x11ScoreContribution\x12/\n" +
+	"\afeature\x18\x01 \x01(\x0e2\x15.cstp.v1.ScoreFeatureR\afeature\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\x12\x16\n" +
+	"\x06weight\x18\x03 \x01(\x01R\x06weight\x12\x16\n" +
+	"\x06amount\x18\x04 \x01(\x01R\x06amount\"u\n" +
 	"\x16ExportDecisionsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12'\n" +
 	"\x0finclude_deleted\x18\x02 \x01(\bR\x0eincludeDeleted\"H\n" +
@@ -3538,7 +4048,26 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x15LINK_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14LINK_TYPE_SUPERSEDES\x10\x01\x12\x18\n" +
 	"\x14LINK_TYPE_DEPENDS_ON\x10\x02\x12\x18\n" +
-	"\x14LINK_TYPE_RELATES_TO\x10\x03*\xed\x01\n" +
+	"\x14LINK_TYPE_RELATES_TO\x10\x03*\x90\x02\n" +
+	"\rSearchOutcome\x12\x1e\n" +
+	"\x1aSEARCH_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15SEARCH_OUTCOME_LISTED\x10\x01\x12\x1b\n" +
+	"\x17SEARCH_OUTCOME_FILTERED\x10\x02\x12\x1e\n" +
+	"\x1aSEARCH_OUTCOME_NOT_INDEXED\x10\x03\x12\"\n" +
+	"\x1eSEARCH_OUTCOME_BELOW_MIN_SCORE\x10\x04\x12!\n" +
+	"\x1dSEARCH_OUTCOME_SIMILAR_LISTED\x10\x05\x12\x1f\n" +
+	"\x1bSEARCH_OUTCOME_BEYOND_LIMIT\x10\x06\x12\x1f\n" +
+	"\x1bSEARCH_OUTCOME_NOT_PROPOSED\x10\a*\x9a\x02\n" +
+	"\fScoreFeature\x12\x1d\n" +
+	"\x19SCORE_FEATURE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15SCORE_FEATURE_MEANING\x10\x01\x12\x17\n" +
+	"\x13SCORE_FEATURE_WORDS\x10\x02\x12\x16\n" +
+	"\x12SCORE_FEATURE_NAME\x10\x03\x12\x1c\n" +
+	"\x18SCORE_FEATURE_IDENTIFIER\x10\x04\x12\x1a\n" +
+	"\x16SCORE_FEATURE_MIDPOINT\x10\x05\x12\"\n" +
+	"\x1eSCORE_FEATURE_IDENTIFIER_QUERY\x10\x06\x12 \n" +
+	"\x1cSCORE_FEATURE_LACK_OF_SPREAD\x10\a\x12\x1f\n" +
+	"\x1bSCORE_FEATURE_UNKNOWN_WORDS\x10\b*\xed\x01\n" +
 	"\fImportAction\x12\x1d\n" +
 	"\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
@@ -3547,7 +4076,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x15IMPORT_ACTION_DELETED\x10\x04\x12\x1a\n" +
 	"\x16IMPORT_ACTION_OUTDATED\x10\x05\x12\x18\n" +
 	"\x14IMPORT_ACTION_ERASED\x10\x06\x12\x19\n" +
-	"\x15IMPORT_ACTION_REFUSED\x10\a2\xc5\x10\n" +
+	"\x15IMPORT_ACTION_REFUSED\x10\a2\xe5\x11\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -3557,7 +4086,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\x9d\x01\n" +
 	"\rLinkDecisions\x12\x1d.cstp.v1.LinkDecisionsRequest\x1a\x1e.cstp.v1.LinkDecisionsResponse\"M\x88\xb5\x18\x04\x9a\xb5\x18B{\"id\": \"DECISION-ID\", \"add\": {\"dependsOn\": [\"OTHER-DECISION-ID\"]}}\x90\x02\x02\x12\x85\x01\n" +
 	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12\x8d\x01\n" +
-	"\x16FindDuplicateDecisions\x12&.cstp.v1.FindDuplicateDecisionsRequest\x1a'.cstp.v1.FindDuplicateDecisionsResponse\"\"\x88\xb5\x18\x01\x9a\xb5\x18\x17{\"minSimilarity\": 0.95}\x90\x02\x01\x12\x83\x01\n" +
+	"\x16FindDuplicateDecisions\x12&.cstp.v1.FindDuplicateDecisionsRequest\x1a'.cstp.v1.FindDuplicateDecisionsResponse\"\"\x88\xb5\x18\x01\x9a\xb5\x18\x17{\"minSimilarity\": 0.95}\x90\x02\x01\x12\x9d\x01\n" +
+	"\rExplainSearch\x12\x1d.cstp.v1.ExplainSearchRequest\x1a\x1e.cstp.v1.ExplainSearchResponse\"M\x88\xb5\x18\x01\x9a\xb5\x18B{\"query\": \"change a database schema without downtime\", \"limit\": 3}\x90\x02\x01\x12\x83\x01\n" +
 	"\x0fExportDecisions\x12\x1f.cstp.v1.ExportDecisionsRequest\x1a .cstp.v1.ExportDecisionsResponse\"+\x88\xb5\x18\x01\x9a\xb5\x18 {\"filters\": {\"project\": \"shop\"}}\x90\x02\x010\x01\x12\x85\x01\n" +
 	"\x0eWatchDecisions\x12\x1e.cstp.v1.WatchDecisionsRequest\x1a\x1f.cstp.v1.WatchDecisionsResponse\"0\x88\xb5\x18\x01\x9a\xb5\x18%{\"filters\": {\"outcome\": [\"failure\"]}}\x90\x02\x010\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
@@ -3577,168 +4107,182 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_journal_proto_rawDescData
 }
 
-var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(LinkType)(0),                          // 0: cstp.v1.LinkType
-	(ImportAction)(0),                      // 1: cstp.v1.ImportAction
-	(*Reason)(nil),                         // 2: cstp.v1.Reason
-	(*Links)(nil),                          // 3: cstp.v1.Links
-	(*DecisionContent)(nil),                // 4: cstp.v1.DecisionContent
-	(*Decision)(nil),                       // 5: cstp.v1.Decision
-	(*DecisionProvenance)(nil),             // 6: cstp.v1.DecisionProvenance
-	(*DecisionHistory)(nil),                // 7: cstp.v1.DecisionHistory
-	(*FormerContent)(nil),                  // 8: cstp.v1.FormerContent
-	(*DecisionReview)(nil),                 // 9: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),          // 10: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),         // 11: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),             // 12: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),            // 13: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),           // 14: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),          // 15: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),          // 16: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),         // 17: cstp.v1.ReviewDecisionResponse
-	(*DecisionChanges)(nil),                // 18: cstp.v1.DecisionChanges
-	(*UpdateDecisionRequest)(nil),          // 19: cstp.v1.UpdateDecisionRequest
-	(*UpdateDecisionResponse)(nil),         // 20: cstp.v1.UpdateDecisionResponse
-	(*DeleteDecisionRequest)(nil),          // 21: cstp.v1.DeleteDecisionRequest
-	(*DeleteDecisionResponse)(nil),         // 22: cstp.v1.DeleteDecisionResponse
-	(*LinkDecisionsRequest)(nil),           // 23: cstp.v1.LinkDecisionsRequest
-	(*LinkDecisionsResponse)(nil),          // 24: cstp.v1.LinkDecisionsResponse
-	(*GetDecisionGraphRequest)(nil),        // 25: cstp.v1.GetDecisionGraphRequest
-	(*GetDecisionGraphResponse)(nil),       // 26: cstp.v1.GetDecisionGraphResponse
-	(*GraphNode)(nil),                      // 27: cstp.v1.GraphNode
-	(*GraphLink)(nil),                      // 28: cstp.v1.GraphLink
-	(*FindDuplicateDecisionsRequest)(nil),  // 29: cstp.v1.FindDuplicateDecisionsRequest
-	(*FindDuplicateDecisionsResponse)(nil), // 30: cstp.v1.FindDuplicateDecisionsResponse
-	(*DuplicateGroup)(nil),                 // 31: cstp.v1.DuplicateGroup
-	(*ExportDecisionsRequest)(nil),         // 32: cstp.v1.ExportDecisionsRequest
-	(*ExportDecisionsResponse)(nil),        // 33: cstp.v1.ExportDecisionsResponse
-	(*WatchDecisionsRequest)(nil),          // 34: cstp.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil),         // 35: cstp.v1.WatchDecisionsResponse
-	(*ShareDecisionRequest)(nil),           // 36: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),          // 37: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),         // 38: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),        // 39: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),         // 40: cstp.v1.ImportDecisionsRequest
-	(*DecisionIdentity)(nil),               // 41: cstp.v1.DecisionIdentity
-	(*SourceLinks)(nil),                    // 42: cstp.v1.SourceLinks
-	(*ImportResult)(nil),                   // 43: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),        // 44: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                            // 45: cstp.v1.Stakes
-	(DecisionStatus)(0),                    // 46: cstp.v1.DecisionStatus
-	(Outcome)(0),                           // 47: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),          // 48: google.protobuf.Timestamp
-	(Visibility)(0),                        // 49: cstp.v1.Visibility
-	(*DecisionFilters)(nil),                // 50: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),          // 51: google.protobuf.FieldMask
+	(SearchOutcome)(0),                     // 1: cstp.v1.SearchOutcome
+	(ScoreFeature)(0),                      // 2: cstp.v1.ScoreFeature
+	(ImportAction)(0),                      // 3: cstp.v1.ImportAction
+	(*Reason)(nil),                         // 4: cstp.v1.Reason
+	(*Links)(nil),                          // 5: cstp.v1.Links
+	(*DecisionContent)(nil),                // 6: cstp.v1.DecisionContent
+	(*Decision)(nil),                       // 7: cstp.v1.Decision
+	(*DecisionProvenance)(nil),             // 8: cstp.v1.DecisionProvenance
+	(*DecisionHistory)(nil),                // 9: cstp.v1.DecisionHistory
+	(*FormerContent)(nil),                  // 10: cstp.v1.FormerContent
+	(*DecisionReview)(nil),                 // 11: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),          // 12: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),         // 13: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),             // 14: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),            // 15: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),           // 16: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),          // 17: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),          // 18: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),         // 19: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),                // 20: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),          // 21: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),         // 22: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),          // 23: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),         // 24: cstp.v1.DeleteDecisionResponse
+	(*LinkDecisionsRequest)(nil),           // 25: cstp.v1.LinkDecisionsRequest
+	(*LinkDecisionsResponse)(nil),          // 26: cstp.v1.LinkDecisionsResponse
+	(*GetDecisionGraphRequest)(nil),        // 27: cstp.v1.GetDecisionGraphRequest
+	(*GetDecisionGraphResponse)(nil),       // 28: cstp.v1.GetDecisionGraphResponse
+	(*GraphNode)(nil),                      // 29: cstp.v1.GraphNode
+	(*GraphLink)(nil),                      // 30: cstp.v1.GraphLink
+	(*FindDuplicateDecisionsRequest)(nil),  // 31: cstp.v1.FindDuplicateDecisionsRequest
+	(*FindDuplicateDecisionsResponse)(nil), // 32: cstp.v1.FindDuplicateDecisionsResponse
+	(*DuplicateGroup)(nil),                 // 33: cstp.v1.DuplicateGroup
+	(*ExplainSearchRequest)(nil),           // 34: cstp.v1.ExplainSearchRequest
+	(*ExplainSearchResponse)(nil),          // 35: cstp.v1.ExplainSearchResponse
+	(*SearchExplanation)(nil),              // 36: cstp.v1.SearchExplanation
+	(*ScoreContribution)(nil),              // 37: cstp.v1.ScoreContribution
+	(*ExportDecisionsRequest)(nil),         // 38: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),        // 39: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),          // 40: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),         // 41: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),           // 42: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),          // 43: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),         // 44: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),        // 45: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),         // 46: cstp.v1.ImportDecisionsRequest
+	(*DecisionIdentity)(nil),               // 47: cstp.v1.DecisionIdentity
+	(*SourceLinks)(nil),                    // 48: cstp.v1.SourceLinks
+	(*ImportResult)(nil),                   // 49: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),        // 50: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                            // 51: cstp.v1.Stakes
+	(DecisionStatus)(0),                    // 52: cstp.v1.DecisionStatus
+	(Outcome)(0),                           // 53: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),          // 54: google.protobuf.Timestamp
+	(Visibility)(0),                        // 55: cstp.v1.Visibility
+	(*DecisionFilters)(nil),                // 56: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),          // 57: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	45, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	46, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	47, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	48, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
-	2,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	49, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	48, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	45, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	46, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	47, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	48, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	48, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
-	2,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	49, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
-	3,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	48, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
-	7,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
-	6,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
-	48, // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
-	48, // 19: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
-	48, // 20: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
-	46, // 21: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
-	9,  // 22: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
-	3,  // 23: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
-	9,  // 24: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
-	8,  // 25: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	48, // 26: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
-	4,  // 27: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	47, // 28: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	48, // 29: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
-	4,  // 30: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	3,  // 31: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	5,  // 32: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 33: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	50, // 34: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 35: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	47, // 36: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	5,  // 37: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	45, // 38: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	46, // 39: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	48, // 40: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
-	2,  // 41: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	48, // 42: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
-	18, // 43: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	51, // 44: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	5,  // 45: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	48, // 46: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
-	3,  // 47: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
-	3,  // 48: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
-	5,  // 49: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	27, // 50: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
-	28, // 51: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	46, // 52: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	47, // 53: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	48, // 54: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	51, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	52, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	53, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	54, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	4,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
+	55, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	54, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	51, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	52, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	53, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	54, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	54, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	4,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
+	55, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	5,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
+	54, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	9,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
+	8,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
+	54, // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
+	54, // 19: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
+	54, // 20: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
+	52, // 21: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
+	11, // 22: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
+	5,  // 23: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
+	11, // 24: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	10, // 25: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
+	54, // 26: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	6,  // 27: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
+	53, // 28: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	54, // 29: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	6,  // 30: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	5,  // 31: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	7,  // 32: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	7,  // 33: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	56, // 34: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,  // 35: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	53, // 36: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	7,  // 37: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	51, // 38: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	52, // 39: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	54, // 40: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	4,  // 41: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
+	54, // 42: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	20, // 43: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
+	57, // 44: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	7,  // 45: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
+	54, // 46: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	5,  // 47: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
+	5,  // 48: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
+	7,  // 49: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	29, // 50: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
+	30, // 51: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
+	52, // 52: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	53, // 53: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	54, // 54: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
 	0,  // 55: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	50, // 56: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	31, // 57: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
-	5,  // 58: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
-	50, // 59: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 60: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	50, // 61: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 62: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 63: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 64: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 65: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	42, // 66: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	41, // 67: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
-	6,  // 68: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
-	48, // 69: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
-	1,  // 70: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	43, // 71: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	10, // 72: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	12, // 73: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	14, // 74: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	16, // 75: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	19, // 76: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	21, // 77: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	23, // 78: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	25, // 79: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	29, // 80: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
-	32, // 81: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
-	34, // 82: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
-	36, // 83: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	38, // 84: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	40, // 85: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	11, // 86: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	13, // 87: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	15, // 88: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	17, // 89: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	20, // 90: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	22, // 91: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	24, // 92: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	26, // 93: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	30, // 94: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
-	33, // 95: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
-	35, // 96: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
-	37, // 97: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	39, // 98: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	44, // 99: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	86, // [86:100] is the sub-list for method output_type
-	72, // [72:86] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	56, // 56: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	33, // 57: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
+	7,  // 58: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
+	56, // 59: cstp.v1.ExplainSearchRequest.filters:type_name -> cstp.v1.DecisionFilters
+	36, // 60: cstp.v1.ExplainSearchResponse.decisions:type_name -> cstp.v1.SearchExplanation
+	1,  // 61: cstp.v1.SearchExplanation.outcome:type_name -> cstp.v1.SearchOutcome
+	37, // 62: cstp.v1.SearchExplanation.contributions:type_name -> cstp.v1.ScoreContribution
+	56, // 63: cstp.v1.SearchExplanation.unmet_filters:type_name -> cstp.v1.DecisionFilters
+	2,  // 64: cstp.v1.ScoreContribution.feature:type_name -> cstp.v1.ScoreFeature
+	56, // 65: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,  // 66: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	56, // 67: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,  // 68: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	7,  // 69: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	7,  // 70: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	6,  // 71: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	48, // 72: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	47, // 73: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
+	8,  // 74: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
+	54, // 75: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
+	3,  // 76: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	49, // 77: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	12, // 78: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	14, // 79: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	16, // 80: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	18, // 81: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	21, // 82: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	23, // 83: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	25, // 84: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	27, // 85: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	31, // 86: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
+	34, // 87: cstp.v1.JournalService.ExplainSearch:input_type -> cstp.v1.ExplainSearchRequest
+	38, // 88: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	40, // 89: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	42, // 90: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	44, // 91: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	46, // 92: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	13, // 93: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	15, // 94: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	17, // 95: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	19, // 96: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	22, // 97: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	24, // 98: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	26, // 99: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	28, // 100: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	32, // 101: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
+	35, // 102: cstp.v1.JournalService.ExplainSearch:output_type -> cstp.v1.ExplainSearchResponse
+	39, // 103: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	41, // 104: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	43, // 105: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	45, // 106: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	50, // 107: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	93, // [93:108] is the sub-list for method output_type
+	78, // [78:93] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -3759,16 +4303,18 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[17].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[25].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[27].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[30].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[32].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[33].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[39].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[36].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[37].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   43,
+			NumEnums:      4,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	JournalService_LinkDecisions_FullMethodName          = "/cstp.v1.JournalService/LinkDecisions"
 	JournalService_GetDecisionGraph_FullMethodName       = "/cstp.v1.JournalService/GetDecisionGraph"
 	JournalService_FindDuplicateDecisions_FullMethodName = "/cstp.v1.JournalService/FindDuplicateDecisions"
+	JournalService_ExplainSearch_FullMethodName          = "/cstp.v1.JournalService/ExplainSearch"
 	JournalService_ExportDecisions_FullMethodName        = "/cstp.v1.JournalService/ExportDecisions"
 	JournalService_WatchDecisions_FullMethodName         = "/cstp.v1.JournalService/WatchDecisions"
 	JournalService_ShareDecision_FullMethodName          = "/cstp.v1.JournalService/ShareDecision"
@@ -75,6 +76,10 @@ type JournalServiceClient interface {
 	// Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
 	// superseded, groups of which each is similar to another.
 	FindDuplicateDecisions(ctx context.Context, in *FindDuplicateDecisionsRequest, opts ...grpc.CallOption) (*FindDuplicateDecisionsResponse, error)
+	// Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+	// are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+	// one and for one that has expired; QUERY_FAILED.
+	ExplainSearch(ctx context.Context, in *ExplainSearchRequest, opts ...grpc.CallOption) (*ExplainSearchResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
 	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
@@ -194,6 +199,16 @@ func (c *journalServiceClient) FindDuplicateDecisions(ctx context.Context, in *F
 	return out, nil
 }
 
+func (c *journalServiceClient) ExplainSearch(ctx context.Context, in *ExplainSearchRequest, opts ...grpc.CallOption) (*ExplainSearchResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainSearchResponse)
+	err := c.cc.Invoke(ctx, JournalService_ExplainSearch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *journalServiceClient) ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[0], JournalService_ExportDecisions_FullMethodName, cOpts...)
@@ -303,6 +318,10 @@ type JournalServiceServer interface {
 	// Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
 	// superseded, groups of which each is similar to another.
 	FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error)
+	// Searches as QueryDecisions does, in this agent's journal alone, and explains each score, and why expected decisions
+	// are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
+	// one and for one that has expired; QUERY_FAILED.
+	ExplainSearch(context.Context, *ExplainSearchRequest) (*ExplainSearchResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
 	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
@@ -358,6 +377,9 @@ func (UnimplementedJournalServiceServer) GetDecisionGraph(context.Context, *GetD
 }
 func (UnimplementedJournalServiceServer) FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FindDuplicateDecisions not implemented")
+}
+func (UnimplementedJournalServiceServer) ExplainSearch(context.Context, *ExplainSearchRequest) (*ExplainSearchResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainSearch not implemented")
 }
 func (UnimplementedJournalServiceServer) ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExportDecisions not implemented")
@@ -557,6 +579,24 @@ func _JournalService_FindDuplicateDecisions_Handler(srv interface{}, ctx context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_ExplainSearch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainSearchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).ExplainSearch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_ExplainSearch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).ExplainSearch(ctx, req.(*ExplainSearchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JournalService_ExportDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ExportDecisionsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -664,6 +704,10 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FindDuplicateDecisions",
 			Handler:    _JournalService_FindDuplicateDecisions_Handler,
+		},
+		{
+			MethodName: "ExplainSearch",
+			Handler:    _JournalService_ExplainSearch_Handler,
 		},
 		{
 			MethodName: "ShareDecision",

@@ -1,0 +1,80 @@
+"""Explanations of searches: the parts of each score, and why a decision is not among the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from cstp_grpc.core.decisions.journal_reader import decision_not_found_error
+from cstp_grpc.core.decisions.model import (
+    Decision,
+    DecisionFilter,
+    ExplainedSearch,
+    Match,
+    SearchExplanation,
+    SearchOutcome,
+    build_predicate,
+)
+from cstp_grpc.core.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, SearchRun
+
+
+def explain_search(
+    search: DecisionSearch,
+    text: str,
+    filters: DecisionFilter,
+    caller: str,
+    limit: int,
+    min_score: float,
+    expected: Sequence[str],
+) -> ExplainedSearch:
+    """Search as `DecisionSearch.search` does, and explain each result and each expected decision.
+
+    Raises NotFound for an expected decision that the caller may not read, and the errors of that search.
+    """
+    matches = search.search(text, filters, caller, limit, min_score)
+    run = search.begin_run(text, caller)
+    places = {match.decision.id: place for place, match in enumerate(matches, 1)}
+    missing = [key for key in dict.fromkeys(expected) if key not in places]
+    run.read(missing)
+    if unknown := [key for key in missing if key not in run.found]:
+        raise decision_not_found_error(unknown[0])
+    scored = {
+        item.decision_id: (item, parts) for item, parts in run.candidates_of((*places, *missing)).explain(run.query)
+    }
+    found = []
+    for decision in (*(match.decision for match in matches), *(run.found[key] for key in missing)):
+        item, parts = scored.get(decision.id, (None, ()))
+        place = places.get(decision.id, 0)
+        unmet = None if place else unmet_conditions(filters, decision)
+        similar = None if place or item is None else find_similar(run, matches, decision)
+        if place:
+            outcome = SearchOutcome.LISTED
+        elif unmet is not None:
+            outcome = SearchOutcome.FILTERED
+        elif item is None:
+            outcome = SearchOutcome.NOT_INDEXED
+        elif item.score < min_score:
+            outcome = SearchOutcome.BELOW_MIN_SCORE
+        elif similar is not None:
+            outcome = SearchOutcome.SIMILAR_LISTED
+        elif len(matches) == limit and item.score <= matches[-1].score:
+            outcome = SearchOutcome.BEYOND_LIMIT
+        else:
+            outcome = SearchOutcome.NOT_PROPOSED
+        score = None if item is None else item.score
+        found.append(SearchExplanation(decision, outcome, place, score, parts, unmet, similar))
+    return ExplainedSearch(tuple(found), min_score, run.query.curve.slope)
+
+
+def unmet_conditions(filters: DecisionFilter, decision: Decision) -> DecisionFilter | None:
+    """Return the conditions of a filter that a decision does not meet; None if it meets all."""
+    given = {each.name: getattr(filters, each.name) for each in fields(filters)}
+    unmet = {key: given[key] for key in given if not build_predicate(DecisionFilter(**{key: given[key]}))(decision)}
+    return DecisionFilter(**unmet) if unmet else None
+
+
+def find_similar(run: SearchRun, matches: Sequence[Match], decision: Decision) -> str | None:
+    """Return the listed decision that stands for another one, if as many of its series are listed as may be."""
+    groups = run.group([*matches, Match(decision, 0.0)])
+    group = next(each for each in groups if each.matches[-1].decision is decision)
+    return group.first.decision.id if len(group.matches) > LISTED_OF_SERIES else None
