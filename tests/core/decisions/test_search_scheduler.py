@@ -30,9 +30,11 @@ class Search(DecisionSearch):
     """
 
     embeds_together = False
+    never_waits = False
 
-    def __init__(self, *, embeds_together: bool = False) -> None:
+    def __init__(self, *, embeds_together: bool = False, never_waits: bool = False) -> None:
         self.embeds_together = embeds_together
+        self.never_waits = never_waits
         self.embedded: list[list[str]] = []
         self.batches: list[list[str]] = []
         self.callers: dict[str, str] = {}
@@ -123,8 +125,9 @@ async def begin(scheduler: SearchScheduler, texts: Iterable[str]) -> list[asynci
     return tasks
 
 
-def test_what_waits_is_the_next_batch() -> None:
-    search, pool = Search(), Pool()
+@pytest.mark.parametrize(("never_waits", "batches"), [(False, [1, 1, 8, MAX_BATCH]), (True, [1, 9, MAX_BATCH])])
+def test_what_waits_is_the_next_batch(*, never_waits: bool, batches: list[int]) -> None:
+    search, pool = Search(never_waits=never_waits), Pool()
     texts = [f"text {number}" for number in range(MAX_BATCH + 10)]
 
     async def ask_all() -> list[list[Match]]:
@@ -135,7 +138,7 @@ def test_what_waits_is_the_next_batch() -> None:
         return await asyncio.gather(*first, *rest)
 
     assert asyncio.run(ask_all()) == [[]] * len(texts)
-    assert sorted(len(batch) for batch in search.batches) == [1, 1, 8, MAX_BATCH]
+    assert sorted(len(batch) for batch in search.batches) == batches
     assert sorted(text for batch in search.batches for text in batch) == sorted(texts)
     assert search.callers == {text: f"caller of {text}" for text in texts}
 

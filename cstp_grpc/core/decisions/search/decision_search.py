@@ -206,6 +206,11 @@ class DecisionSearch:
             self._observer.observe_plan(plan, rows)
 
     @property
+    def never_waits(self) -> bool:
+        """Whether searches only compute: the journal is a file of this machine, and no index is asked."""
+        return self._reads_are_short and self._index is None
+
+    @property
     def _is_loaded(self) -> bool:
         return self._loader is None or self._loader.is_current
 
