@@ -72,6 +72,8 @@ class Acknowledged:
     """Versions by task id."""
     closings: set[str] = field(default_factory=set)
     """Correlation ids of closed intents."""
+    thoughts: set[str] = field(default_factory=set)
+    """Ids of thoughts about decisions and about intents."""
     pre_actions: dict[str, str] = field(default_factory=dict)
     """Ids of the decisions that were recorded with intents, by correlation id."""
 
@@ -104,6 +106,7 @@ class Server:
                     "cstp": {"guardrails": {"preset": "default"}},
                     "embedding": {"provider": "lexical"},
                     "rate_limits": {"enabled": False},
+                    "thoughts": {"per_agent": 1_000_000},
                     "index": {"exact_limit": 20},
                     "liaison": {"pillars": {"content": {"agent": "tester"}}},
                 }
@@ -151,6 +154,13 @@ def write(
                 announced = cstp.AnnounceIntent(shared_intent(attempt, key), metadata=metadata, timeout=30)
                 with lock:
                     done.intents[key] = announced.revision
+            for thinking in (
+                journal_pb2.RecordThoughtRequest(text=key, decision_id=recorded.decision.id),
+                journal_pb2.RecordThoughtRequest(text=key, correlation_id=key),
+            ):
+                thought = journal.RecordThought(thinking, metadata=metadata, timeout=30).thought
+                with lock:
+                    done.thoughts.add(thought.id)
             if is_to_be_closed(key):
                 closing = intents_pb2.CloseIntentRequest(correlation_id=key, outcome=types_pb2.OUTCOME_SUCCESS)
                 closes.CloseIntent(closing, metadata=metadata, timeout=30)
@@ -230,6 +240,8 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
     keeping = tasks_pb2_grpc.TaskServiceStub(channel)
     tasks = {t.id: t.version for t in everything(keeping.ListTasks, tasks_pb2.ListTasksRequest(), "tasks")}
     assert all(tasks[key] >= version for key, version in done.tasks.items())
+    thoughts = everything(journal.ListThoughts, journal_pb2.ListThoughtsRequest(), "thoughts")
+    assert done.thoughts <= {thought.id for thought in thoughts}
     # No intent without its entry, no entry without its intent: they are one transaction.
     assert intents.keys() == announced
     closed = {(i.correlation_id, i.revision) for i in listed if i.HasField("closing")}
@@ -288,6 +300,6 @@ def test_nothing_acknowledged_is_lost(server: Server) -> None:
     assert server.stop() == 0
     counts = {
         name: len(getattr(done, name))
-        for name in ("decisions", "intents", "checks", "tasks", "closings", "pre_actions")
+        for name in ("decisions", "intents", "checks", "tasks", "closings", "thoughts", "pre_actions")
     }
     assert min(counts.values()) > KILLS, json.dumps(counts)

@@ -91,6 +91,24 @@ def former_titles_text(item: journal_pb2.Decision) -> str:
     )
 
 
+def thoughts_text(item: journal_pb2.Decision) -> str:
+    lines = [
+        f"{format_instant(thought.recorded_date)} {thought.agent}: {shorten_line(thought.text) or '(private)'}"
+        for thought in item.thoughts.items
+    ]
+    hidden = item.thoughts.count - len(lines)
+    return "\n".join([*([f"{hidden} before, which `cstp thoughts` lists"] if hidden else []), *lines])
+
+
+def print_thoughts(console: Console, answer: journal_pb2.ListThoughtsResponse) -> None:
+    def row(item: journal_pb2.Thought) -> tuple[str | Text, ...]:
+        shared = "shared" if item.visibility == types_pb2.VISIBILITY_SHARED else ""
+        details = [*field_texts(item, "{agent}", "{decision_id}", "{correlation_id}"), shared, item.id]
+        return format_instant(item.recorded_date), entry_text(item.text or "(private)", details)
+
+    print_listing(console, answer.thoughts, row, "No matching thoughts.")
+
+
 DECISION_ROWS: Rows = {
     "id": "{id}",
     "status": "{status}",
@@ -116,6 +134,7 @@ DECISION_ROWS: Rows = {
     "revision": "{journal_revision}",
     "reasons": reasons_text,
     "context": "{context}",
+    "thoughts": thoughts_text,
 }
 """The fields of a decision other than its title, by their labels."""
 

@@ -108,6 +108,7 @@ def describe_agent(answer: erasure_pb2.EraseAgentResponse) -> str:
         (answer.approvals, "approval request"),
         (answer.tasks, "task"),
         (answer.callbacks, "callback"),
+        (answer.thoughts, "thought"),
     )
     return f"{counted}; {count_audit_contents(answer.audit_entries)}"
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from cstp_grpc.cli.answer_fields import enum_word, format_date
 from cstp_grpc.cli.output import to_printable
+from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 
 Graph = journal_pb2.GetDecisionGraphResponse
@@ -70,7 +71,8 @@ def node_details(node: journal_pb2.GraphNode) -> list[str]:
     state = enum_word(types_pb2.Outcome, node.outcome) or enum_word(types_pb2.DecisionStatus, node.status)
     if node.outcome and node.status == types_pb2.DECISION_STATUS_SUPERSEDED:
         state += ", superseded"
-    return [state, format_date(node.date)]
+    thoughts = [count_noun(node.thought_count, "thought")] if node.thought_count else []
+    return [state, format_date(node.date), *thoughts]
 
 
 MERMAID_ARROWS: Final[Mapping[int, str]] = {

@@ -1,4 +1,4 @@
-"""The commands on decisions: record, update, show, list, review, share, unshare, link, graph, delete, export, watch."""
+"""The commands on decisions: record, update, show, list, review, share, link, graph, think, delete, export, watch."""
 
 from __future__ import annotations
 
@@ -384,3 +384,52 @@ def watch_command(change: journal_pb2.WatchDecisionsResponse) -> str:
       cstp watch --project shop --json
     """
     return decision_output.change_line(change)
+
+
+decision_option = click.option("--decision", "decision_id", type=DECISION_ID, metavar="ID", help="About this decision.")
+intent_option = click.option(
+    "--intent", "correlation_id", metavar="ID", help="About your intent with this correlation id."
+)
+
+
+@click.command()
+@click.argument("text")
+@intent_option
+@decision_option
+@click.option("--share", is_flag=True, help="Share it with every agent that may read the decision.")
+@click.option("--request-id", help="Idempotency key. [default: random]")
+@shared.with_client
+def think_command(
+    client: CstpClient, out: Output, decision_id: str | None, correlation_id: str | None, share: bool, **fields: Any
+) -> None:
+    """Attach reasoning to an intent or a decision. It is private unless shared, and expires.
+
+    `cstp show` prints the thoughts about a decision, and about the intents that resulted in it.
+
+    \b
+    Examples:
+      cstp think "A second index and a swap avoid the lock" --intent rebuild-orders-index
+      cstp think "Assumes fewer than 10 writes a second" --decision dec-0f3a9b2c4d5e6f708192 --share
+    """
+    if (decision_id is None) == (correlation_id is None):
+        raise click.UsageError("give either --intent or --decision.")
+    visibility = Visibility.SHARED if share else None
+    about = {"decision_id": decision_id, "correlation_id": correlation_id}
+    answer = call_rpc(client, "record_thought", **fields, **about, visibility=visibility)
+    out.answer(answer, f"{answer.thought.id} is recorded.")
+
+
+@click.command()
+@intent_option
+@decision_option
+@oversee_option
+@lists_items("list_thoughts")
+def thoughts_command(console: Console, answer: journal_pb2.ListThoughtsResponse) -> None:
+    """List thoughts, latest first. Without options, lists all of yours.
+
+    \b
+    Examples:
+      cstp thoughts --intent rebuild-orders-index
+      cstp thoughts --decision dec-0f3a9b2c4d5e6f708192 --json
+    """
+    decision_output.print_thoughts(console, answer)

@@ -37,6 +37,8 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "review": ("journal", "Review how a decision turned out."),
         "list": ("journal", "List decisions, latest first."),
         "show": ("journal", "Show a decision."),
+        "think": ("journal", "Attach reasoning to an intent or a decision."),
+        "thoughts": ("journal", "List thoughts, latest first."),
         "share": ("journal", "Share a decision with every agent."),
         "unshare": ("journal", "Make a shared decision private again."),
         "link": ("journal", "Link a decision to others."),

@@ -939,8 +939,8 @@ class AsyncCstp:
         timeout: float | None = None,
     ) -> erasure_pb2.EraseAgentResponse:
         """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-        decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
-        entries and of entries about its decisions and requests.
+        decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its
+        audit entries and of entries about its decisions and requests.
 
         The identifiers of its decisions stay, and so do the agent, event and time of each audit entry. It works in
         batches: repeat a failed call, and it continues. Revoke the agent's tokens first, or it can leave new data. With
@@ -1611,6 +1611,85 @@ class AsyncCstp:
         """
         call = calls.import_decisions()
         return self._caller.upload(call, requests, batch=batch, timeout=timeout)
+
+    async def record_thought(
+        self,
+        text: str,
+        *,
+        decision_id: str | None = None,
+        correlation_id: str | None = None,
+        visibility: str | None = None,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> journal_pb2.Thought:
+        """Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read.
+
+        Only the caller can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the
+        caller may not read and for an intent that it did not announce, CONFLICT where the request id was used for
+        another thought, RATE_LIMITED for too many thoughts of the caller.
+
+        Args:
+            text: The reasoning, not blank; at most as many characters as `thoughts.max_characters` allows, 4000 by
+                default.
+            decision_id: The decision that it is about; the caller must be able to read it.
+            correlation_id: The correlation id of the caller's intent that it is about: 1 to 128 visible ASCII
+                characters.
+            visibility: Who may read it: with `shared`, all agents that may read the decision that it is about, or the
+                decision in which its intent resulted. [default: private] One of private, shared.
+            request_id: Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.record_thought(
+            text,
+            decision_id=decision_id,
+            correlation_id=correlation_id,
+            visibility=visibility,
+            request_id=request_id,
+        )
+        return await self._caller.make(call, timeout=timeout)
+
+    def list_thoughts(
+        self,
+        *,
+        page_size: int = 0,
+        decision_id: str | None = None,
+        correlation_id: str | None = None,
+        oversee: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[journal_pb2.Thought]:
+        """Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones
+        about an intent, or all its own ones.
+
+        Errors: NOT_FOUND for a decision that the caller may not read. Yields one after another and fetches pages as
+        they are needed.
+
+        Args:
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
+            decision_id: Only those about this decision, or about intents that were closed with it as their result.
+            correlation_id: Only those about intents with this correlation id.
+            oversee: True reads the thoughts of every agent, private ones without their texts. It needs the permission
+                `oversee`, and the audit trail records the call. Errors: PERMISSION_DENIED.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_thoughts(
+            page_size=page_size,
+            decision_id=decision_id,
+            correlation_id=correlation_id,
+            oversee=oversee,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    async def delete_thought(self, id: str, *, timeout: float | None = None) -> journal_pb2.DeleteThoughtResponse:
+        """Deletes a thought of the caller's.
+
+        Deleting it again changes nothing.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.delete_thought(id)
+        return await self._caller.make(call, timeout=timeout)
 
     async def pre_action(
         self,

@@ -909,6 +909,53 @@ def import_decisions() -> UploadCall[journal_pb2.ImportDecisionsRequest, journal
     return UploadCall("cstp.importDecisions", "results")
 
 
+def record_thought(
+    text: str,
+    *,
+    decision_id: str | None = None,
+    correlation_id: str | None = None,
+    visibility: str | None = None,
+    request_id: str | None = None,
+) -> UnaryCall[journal_pb2.Thought]:
+    """Describe recordThought of cstp.v1.JournalService."""
+    return UnaryCall(
+        "cstp.recordThought",
+        {
+            "text": text,
+            "decision_id": decision_id,
+            "correlation_id": correlation_id,
+            "visibility": visibility,
+            "request_id": request_id,
+        },
+        "thought",
+    )
+
+
+def list_thoughts(
+    *,
+    page_size: int = 0,
+    decision_id: str | None = None,
+    correlation_id: str | None = None,
+    oversee: bool = False,
+) -> PagedCall[journal_pb2.Thought]:
+    """Describe listThoughts of cstp.v1.JournalService."""
+    return PagedCall(
+        "cstp.listThoughts",
+        {
+            "page_size": page_size,
+            "decision_id": decision_id,
+            "correlation_id": correlation_id,
+            "oversee": oversee,
+        },
+        "thoughts",
+    )
+
+
+def delete_thought(id: str) -> UnaryCall[journal_pb2.DeleteThoughtResponse]:
+    """Describe deleteThought of cstp.v1.JournalService."""
+    return UnaryCall("cstp.deleteThought", {"id": id})
+
+
 def pre_action(
     intent: str,
     *,

@@ -35,6 +35,8 @@ from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.sql_thoughts import SqlThoughtStore
+from cstp_grpc.core.decisions.thoughts import ThoughtLimits, Thoughts
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.servicer import GuardrailChecks
@@ -114,6 +116,7 @@ class Served:
             clock,
             listener=matrix.apply,
         )
+        thoughts = Thoughts(SqlThoughtStore(database), store, writer, clock, ThoughtLimits(4000, 200, 5000, None))
         limits = WatchLimits(1, 1, "most", "per agent")
         oversight = Oversight(trail, clock)
         tokens = RevisionTokens(store.identity())
@@ -139,7 +142,7 @@ class Served:
                 GuardrailChecks(NAME, checks),
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
-                journal, search, LIMITS, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
+                journal, search, LIMITS, thoughts, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
             ),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(
                 trail,

@@ -38,6 +38,7 @@ OWN_MCP_TOOLS: Final = (
     "find_decisions",
     "record_decision",
     "review_decision",
+    "record_thought",
     "session_context",
     "code_context",
     "report_learning",

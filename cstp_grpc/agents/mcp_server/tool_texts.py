@@ -70,6 +70,11 @@ def render_reviewed_decision(response: JsonObject) -> str:
     return f"Reviewed {decision['id']} as {decision.get('outcome', 'unknown')}: {decision['title']}."
 
 
+def render_recorded_thought(response: JsonObject) -> str:
+    thought = response["thought"]
+    return f"Recorded as {thought['id']}, {thought['visibility']}."
+
+
 def render_session_context(response: JsonObject) -> str:
     markdown: str = response["markdown"]
     return markdown

@@ -237,6 +237,19 @@ TOOLS: Final = (
         members={"id": "decision.id"},
     ),
     ContractTool(
+        name="record_thought",
+        title="Record a thought",
+        description=(
+            "Attach a step of your reasoning to what you work on: an assumption, an alternative that you rejected, a"
+            " doubt. Name the intent by the correlationId of look_before_acting, or a decision by its decisionId."
+            " Give a requestId if you may have to repeat the call. It is private unless visibility is shared, and"
+            " expires."
+        ),
+        method_name="cstp.recordThought",
+        render=tool_texts.render_recorded_thought,
+        members={"id": "thought.id"},
+    ),
+    ContractTool(
         name="session_context",
         title="Remember earlier sessions",
         description=(

@@ -15,7 +15,7 @@ from cstp_grpc.platform.storage.pagination import MAX_BYTES
 
 FILTER: Final = MessageMapper(model.DecisionFilter, types_pb2.DecisionFilters)
 DECISION: Final = MessageMapper(
-    Decision, journal_pb2.Decision, given=("journal_revision", "history", "provenance", "deleted_date")
+    Decision, journal_pb2.Decision, given=("journal_revision", "history", "provenance", "deleted_date", "thoughts")
 )
 CONTENT: Final = MessageMapper(model.DecisionContent, journal_pb2.DecisionContent)
 CHANGED_CONTENT: Final = MessageMapper(model.DecisionContent, journal_pb2.DecisionChanges)
@@ -29,11 +29,18 @@ HISTORY: Final = MessageMapper(
 CHANGE: Final = MessageMapper(
     model.JournalChange, journal_pb2.WatchDecisionsResponse, given=("journal_revision",), nested=(DECISION,)
 )
-GRAPH_NODE: Final = MessageMapper(Decision, journal_pb2.GraphNode, given=("distance",))
+GRAPH_NODE: Final = MessageMapper(Decision, journal_pb2.GraphNode, given=("distance",), unset=("thought_count",))
 GRAPH: Final = MessageMapper(
     model.DecisionGraph,
     journal_pb2.GetDecisionGraphResponse,
     {"nodes": lambda graph: [GRAPH_NODE.encode(item, distance=distance) for item, distance in graph.nodes]},
+)
+THOUGHT_CONTENT: Final = MessageMapper(model.ThoughtContent, journal_pb2.RecordThoughtRequest)
+THOUGHT: Final = MessageMapper(
+    model.Thought,
+    journal_pb2.Thought,
+    {"recorded_date": "recorded_at", "expires_date": "expires_at"},
+    parts=("content",),
 )
 PROVENANCE: Final = MessageMapper(model.DecisionProvenance, journal_pb2.DecisionProvenance, nested=(REVIEW, LINKS))
 IDENTITY: Final = MessageMapper(model.DecisionIdentity, journal_pb2.DecisionIdentity, nested=(PROVENANCE,))

@@ -83,6 +83,28 @@ class DecisionGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtContent:
+    """A step of reasoning about a decision, or about the agent's intent with a correlation id."""
+
+    text: str
+    decision_id: str | None = None
+    correlation_id: str | None = None
+    visibility: Visibility = Visibility.PRIVATE
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A recorded thought; `expires_at` is None if it does not expire, and in the store."""
+
+    id: str
+    agent: str
+    recorded_at: datetime
+    content: ThoughtContent
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLinks:
     """The links of an imported decision to others of the same agent, by their sources."""
 

@@ -24,6 +24,7 @@ from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, Decisi
 from cstp_grpc.core.decisions.search.search_explanation import explain_search
 from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
+from cstp_grpc.core.decisions.thoughts import Thoughts
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, journal_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.platform.storage.pagination import PageRequest
@@ -115,6 +116,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         journal: Journal,
         search: DecisionSearch,
         limits: QueryLimits,
+        thoughts: Thoughts,
         feed: JournalFeed,
         exports: StreamLimit,
         oversight: Oversight,
@@ -123,6 +125,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self._journal = journal
         self._search = search
         self._limits = limits
+        self._thoughts = thoughts
         self._oversight = oversight
         self._feed = feed
         self._exports = exports
@@ -144,11 +147,14 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def GetDecision(
         self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionResponse:
-        found, history = self._journal.get_with_history(
-            request.id, self._reader(request.oversee, "cstp.getDecision", request.id)
+        reader = self._reader(request.oversee, "cstp.getDecision", request.id)
+        found, history = self._journal.get_with_history(request.id, reader)
+        items, count = self._thoughts.show(found.id, reader)
+        thoughts = (
+            journal_pb2.DecisionThoughts(items=map(messages.THOUGHT.encode, items), count=count) if count else None
         )
         return journal_pb2.GetDecisionResponse(
-            decision=messages.DECISION.encode(found, history=messages.HISTORY.encode(history))
+            decision=messages.DECISION.encode(found, history=messages.HISTORY.encode(history), thoughts=thoughts)
         )
 
     def ListDecisions(
@@ -229,7 +235,11 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     ) -> journal_pb2.GetDecisionGraphResponse:
         reader = self._reader(request.oversee, "cstp.getDecisionGraph", request.id)
         graph = self._journal.read_graph(request.id, reader, request.depth, request.max_nodes)
-        return messages.GRAPH.encode(graph)
+        response = messages.GRAPH.encode(graph)
+        counts = self._thoughts.count([node.id for node in response.nodes], reader)
+        for node in response.nodes:
+            node.thought_count = counts.get(node.id, 0)
+        return response
 
     def ShareDecision(
         self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
@@ -244,6 +254,31 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         caller = current_caller.get()
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=self._changed(private))
+
+    def RecordThought(
+        self, request: journal_pb2.RecordThoughtRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.RecordThoughtResponse:
+        recorded = self._thoughts.record(messages.THOUGHT_CONTENT.decode(request), current_caller.get().agent)
+        return journal_pb2.RecordThoughtResponse(thought=messages.THOUGHT.encode(recorded))
+
+    def ListThoughts(
+        self, request: journal_pb2.ListThoughtsRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.ListThoughtsResponse:
+        reader = self._reader(request.oversee, "cstp.listThoughts", request.decision_id or request.correlation_id)
+        page = self._thoughts.page(
+            reader,
+            proto_values.optional_field(request, "decision_id"),
+            proto_values.optional_field(request, "correlation_id"),
+            PageRequest(request.page_size, request.page_token),
+        )
+        return journal_pb2.ListThoughtsResponse(
+            thoughts=map(messages.THOUGHT.encode, page.items), next_page_token=page.next_token
+        )
+
+    def DeleteThought(
+        self, request: journal_pb2.DeleteThoughtRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.DeleteThoughtResponse:
+        return journal_pb2.DeleteThoughtResponse(deleted=self._thoughts.delete(request.id, current_caller.get().agent))
 
     def _reader(self, oversees: bool, method: str, subject: str) -> str:
         caller = current_caller.get()

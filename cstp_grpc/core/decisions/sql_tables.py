@@ -195,3 +195,26 @@ outbox = sa.Table(
     sqlite_autoincrement=True,
 )
 """Changes of decisions that the index has not taken yet."""
+
+thoughts = sa.Table(
+    "thoughts",
+    metadata,
+    sa.Column("number", SERIAL, primary_key=True),
+    sa.Column("id", IDENTIFIER, nullable=False, unique=True),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("decision_id", IDENTIFIER),
+    sa.Column("correlation_id", sa.Text),
+    sa.Column("visibility", sa.Text, nullable=False),
+    sa.Column("recorded_at", UtcDateTime, nullable=False),
+    sa.Column("request_id", sa.Text),
+    sa.Column("text", sa.Text, nullable=False),
+    # By the database, since servers of 0.2.0, which may run during an upgrade, delete decisions without their thoughts.
+    sa.ForeignKeyConstraint(["decision_id"], ["decisions.id"], ondelete="CASCADE"),
+    sa.UniqueConstraint("agent", "request_id"),
+    sa.Index(None, "decision_id", "recorded_at", "number"),
+    sa.Index(None, "agent", "correlation_id"),
+    sa.Index(None, "agent", "recorded_at", "number"),
+    # For retention.
+    sa.Index(None, "recorded_at"),
+)
+"""Steps of agents' reasoning, each about a decision or about an intent of the agent."""

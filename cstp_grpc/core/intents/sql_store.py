@@ -65,6 +65,7 @@ intents = sa.Table(
     sa.Index(None, "correlation_id"),
     partial_index("closed_at", where="closed_at IS NOT NULL"),
     partial_index("closing_number", where="closing_number IS NOT NULL"),
+    partial_index("decision_id", where="decision_id IS NOT NULL"),
 )
 """The revisions of announced intents, counted from 1 for each agent and correlation id.
 

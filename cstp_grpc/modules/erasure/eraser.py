@@ -61,6 +61,8 @@ class AgentEraser:
         # The audit trail first: its entries about decisions and requests are found by these, which go next.
         contents = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))
         report = ErasureReport(
+            # Before the decisions, with which the database deletes those about them.
+            thoughts=self._repeat(lambda unit_of_work: store.erase_thoughts(unit_of_work, agent, ROWS_AT_ONCE)),
             decisions=self._erase_decisions(caller, agent),
             reviews=self._repeat(lambda unit_of_work: store.erase_reviews(unit_of_work, agent, ROWS_AT_ONCE)),
             intents=self._repeat(
@@ -120,6 +122,7 @@ def erasure_entry(caller: Caller, agent: str, report: ErasureReport, at: datetim
         (report.approvals, "approval request"),
         (report.tasks, "task"),
         (report.callbacks, "callback"),
+        (report.thoughts, "thought"),
     )
     text = f"erase what {agent} left: {erased}; {count_audit_contents(report.audit_entries)}"
     return AuditEntry(

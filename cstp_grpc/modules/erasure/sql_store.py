@@ -14,7 +14,7 @@ from cstp_grpc.core.audit.entry_hashing import EntryRow
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.audit.sql_retention import SqlAuditRetention
 from cstp_grpc.core.audit.sql_tables import audit_entries
-from cstp_grpc.core.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
+from cstp_grpc.core.decisions.sql_tables import decision_reviews, decisions, deleted_decisions, thoughts
 from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.core.intents.sql_store import intents, shared_intents
 from cstp_grpc.platform.storage.database import Database
@@ -91,6 +91,7 @@ class ErasureReport:
     tasks: int
     callbacks: int
     audit_entries: int
+    thoughts: int
 
 
 class SqlAgentRecordStore:
@@ -120,6 +121,7 @@ class SqlAgentRecordStore:
             "citations": (citations, citations.c.agent == agent),
             "notices": (notices, notices.c.agent == agent),
             "audit_entries": (audit_entries, and_(HAS_CONTENT, is_about_agent(agent))),
+            "thoughts": (thoughts, thoughts.c.agent == agent),
         }
         queries = [select(func.count()).select_from(source).where(met) for source, met in counted.values()]
         with self._database.read_snapshot() as unit_of_work:
@@ -219,6 +221,10 @@ class SqlAgentRecordStore:
         cited = select(citations.c.correlation_id).where(citations.c.agent == agent).limit(limit - taken)
         same = (citations.c.agent == agent, citations.c.correlation_id.in_(cited))
         return min(limit, taken + unit_of_work.execute(delete(citations).where(*same)).rowcount)
+
+    def erase_thoughts(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        chosen = select(thoughts.c.number).where(thoughts.c.agent == agent).limit(limit)
+        return unit_of_work.execute(delete(thoughts).where(thoughts.c.number.in_(chosen))).rowcount
 
     def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
         """Remove the name of an agent from the rows that remain of its deleted decisions."""

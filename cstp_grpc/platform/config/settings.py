@@ -242,8 +242,8 @@ class AuditSettings(SettingsSection):
 
 
 class RecordRetentionSettings(SettingsSection):
-    """How long records are kept. By default, they stay until they are deleted or erased. Other retention settings are
-    in the sections of their modules: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`,
+    """How long records are kept. By default, all but thoughts stay until they are deleted or erased. Other retention
+    settings are in the sections of their modules: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`,
     `federation.callbacks`."""
 
     decision_days: float | None = Field(default=None, gt=0, le=36_500)
@@ -252,6 +252,20 @@ class RecordRetentionSettings(SettingsSection):
     intent_days: float | None = Field(default=None, ge=2, le=36_500)
     """Days until an announced intent is deleted, open or closed. Guardrails that count earlier outcomes do not count
     deleted intents, so keep intents longer than their `within`."""
+    thought_days: float | None = Field(default=30, gt=0, le=36_500)
+    """Days until a thought expires: it is no longer returned, and soon deleted. `null` keeps thoughts as long as their
+    decisions."""
+
+
+class ThoughtSettings(SettingsSection):
+    """How much agents may attach of their reasoning (RecordThought). `retention.thought_days` is its age."""
+
+    max_characters: int = Field(default=4000, ge=1, le=20_000)
+    """The maximum length of a thought."""
+    per_target: int = Field(default=200, ge=1)
+    """The maximum number of an agent's thoughts about one decision or intent. Those of others do not count."""
+    per_agent: int = Field(default=5000, ge=1)
+    """The maximum number of an agent's thoughts. Expired ones do not count."""
 
 
 class ProjectSettings(SettingsSection):
@@ -348,6 +362,8 @@ class Settings(BaseModel):
     """The audit trail."""
     retention: RecordRetentionSettings = RecordRetentionSettings()
     """How long records are kept."""
+    thoughts: ThoughtSettings = ThoughtSettings()
+    """Reasoning that agents attach to intents and decisions."""
     intent_layer: IntentLayerSettings = IntentLayerSettings()
     """The Intent Layer."""
     liaison: LiaisonSettings = LiaisonSettings()

@@ -22,6 +22,7 @@ DEFERRABLE_METHODS: Final = frozenset(
         "cstp.explainSearch",
         "cstp.exportDecisions",
         "cstp.listDecisions",
+        "cstp.listThoughts",
         "cstp.getDecisionGraph",
         "cstp.getCalibration",
         "cstp.getPatterns",

@@ -28,7 +28,9 @@ from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.sql_thoughts import SqlThoughtStore
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow
+from cstp_grpc.core.decisions.thoughts import ThoughtLimits, Thoughts
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.platform.config import Settings
@@ -95,6 +97,7 @@ def build_decisions_module(
     feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     journal = build_journal(shared, store, change_log, citations, matrix, records, feed)
     exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
+    thoughts = build_thoughts(shared, store)
     search = DecisionSearch(
         store,
         matrix,
@@ -105,14 +108,14 @@ def build_decisions_module(
         shared.observers.searches,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    servicer = JournalService(journal, search, limits, feed, exports, build_oversight(shared), run_blocking)
+    servicer = JournalService(journal, search, limits, thoughts, feed, exports, build_oversight(shared), run_blocking)
     indexes = [] if index is None else [index]
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
         late_background=[
             PassageRefresher(store, journal, embedder.model, loader.load),
             *indexes,
-            *build_retention(shared, journal),
+            *build_retention(shared, journal, thoughts),
         ],
         begin_stop=[feed.close, *(each.begin_stop for each in indexes)],
         # The feed after the matrix: a watcher that is notified of a change finds it by a search.
@@ -197,11 +200,20 @@ def build_journal(
     )
 
 
-def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
-    """Build the removal of decisions that did not change for as long as the settings say."""
+def build_thoughts(shared: SharedParts, store: SqlDecisionStore) -> Thoughts:
+    settings, days = shared.settings.thoughts, shared.settings.retention.thought_days
+    kept = None if days is None else timedelta(days=days)
+    limits = ThoughtLimits(settings.max_characters, settings.per_target, settings.per_agent, kept)
+    return Thoughts(SqlThoughtStore(shared.database), store, shared.writer, shared.clock, limits)
+
+
+def build_retention(shared: SharedParts, journal: Journal, thoughts: Thoughts) -> list[ExpiryTask]:
+    """Build the removal of thoughts, and of decisions that did not change, for as long as the settings say."""
+    complaint = "expired thoughts are not deleted"
+    expiry = ExpiryTask("thought-retention", thoughts.remove_expired, RETENTION_SECONDS, logger, complaint)
     days = shared.settings.retention.decision_days
     if days is None:
-        return []
+        return [expiry]
 
     def remove_batch() -> bool:
         # Nodes stay as long as the Intent Layer has them; it would only copy them again.
@@ -210,7 +222,7 @@ def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
         return journal.remove(old, REMOVAL_BATCH, "expired", agent, "") == REMOVAL_BATCH
 
     complaint = "expired decisions are not deleted"
-    return [ExpiryTask("decision-retention", remove_batch, RETENTION_SECONDS, logger, complaint)]
+    return [expiry, ExpiryTask("decision-retention", remove_batch, RETENTION_SECONDS, logger, complaint)]
 
 
 def build_watch_limits(storage: StorageSettings) -> WatchLimits:

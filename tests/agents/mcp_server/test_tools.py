@@ -104,6 +104,17 @@ def test_a_decision_is_recorded_and_reviewed(host: Host) -> None:
     }
 
 
+def test_a_thought_is_recorded_about_an_announced_intent(host: Host) -> None:
+    correlation_id = host.call("look_before_acting", DEPLOY).structured_content["correlationId"]
+    thought = {"text": "A canary first", "correlationId": correlation_id, "requestId": f"think-{correlation_id}"}
+    recorded = host.call("record_thought", thought).structured_content
+    assert recorded == {"text": f"Recorded as {recorded['id']}, private.", "id": recorded["id"]}
+    assert host.call("record_thought", thought).structured_content == recorded
+    missing = host.call("record_thought", {"text": "A canary first"})
+    assert missing.is_error
+    assert "either decisionId or correlationId must be set" in text_of(missing)
+
+
 def test_code_context_is_the_markdown_of_the_nodes(host: Host) -> None:
     assert "Money is in cents." in text_of(host.call("code_context", {"project": "shop", "path": "src/money.py"}))
 
@@ -181,6 +192,7 @@ def test_what_hosts_are_told_of_the_tools(host: Host) -> None:
         "find_decisions": True,
         "record_decision": False,
         "review_decision": False,
+        "record_thought": False,
         "session_context": True,
         "code_context": True,
         "report_learning": False,

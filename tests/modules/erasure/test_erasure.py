@@ -28,7 +28,7 @@ ERASED = {
     *("decisions", "review_deadlines", "decision_reviews", "former_contents", "deleted_decisions", "decision_tags"),
     *("decision_links", "suspended_links", "decision_vectors", "decision_terms", "prepared_vectors"),
     *("intents", "shared_intents", "approvals", "tasks", "push_configs", "task_notifications"),
-    *("callbacks", "citations", "notices", "audit_entries"),
+    *("callbacks", "citations", "notices", "audit_entries", "thoughts"),
 }
 """The tables from which an erasure removes what is an agent's."""
 KEPT = {
@@ -72,6 +72,10 @@ def leave_traces(bob: CstpClient, alice: CstpClient) -> None:
     for number in range(2):
         bob.announce_intent(f"Deploy {SECRET}", correlation_id=f"task-{number}", visibility="shared")
     bob.close_intent("task-0", "success", notes=SECRET)
+    bob.record_thought(f"{SECRET} prefers a queue", decision_id=kept.id, visibility="shared")
+    bob.record_thought(f"{SECRET} prefers a queue", decision_id=own.id, request_id=SECRET)
+    bob.record_thought(f"{SECRET} is late", correlation_id="task-1")
+    alice.record_thought("no longer needed", decision_id=own.id)
     bob.check_guardrails(f"Deploy {SECRET}", context={"affectsProduction": True, "who": SECRET})
     # The latest lesson of alice's decision is hers again.
     alice.review_decision(kept.id, "success", notes="it works")
@@ -91,7 +95,9 @@ def test_nothing_that_an_agent_said_is_left_in_any_table(database_url: str, tmp_
         assert alice.erase_agent("bob", dry_run=True) == foreseen
         report = alice.erase_agent("bob")
         assert report == foreseen
-        assert (report.decisions, report.reviews, report.intents) == (1, 1, 2)
+        assert (report.decisions, report.reviews, report.intents, report.thoughts) == (1, 1, 2, 3)
+        # Those of others about an erased decision are gone with it.
+        assert not list(alice.list_thoughts())
         # The searches, the memory of the server and its lists have forgotten it, too.
         assert not [each for each in alice.query_decisions(f"queue {SECRET}").decisions if each.agent == "bob"]
         assert not alice.announce_intent("Deploy it now", correlation_id="c-alice-2").related_intents
@@ -118,6 +124,7 @@ def test_nothing_that_an_agent_said_is_left_in_any_table(database_url: str, tmp_
     "SqlAgentRecordStore.erase_approvals",
     "SqlAgentRecordStore.erase_tasks",
     "SqlAgentRecordStore.erase_callbacks",
+    "SqlAgentRecordStore.erase_thoughts",
     "SqlAgentRecordStore.forget_owner",
 )
 def test_the_records_of_others_stay_in_every_table(database: Database, writer: GroupCommitWriter) -> None:
@@ -144,12 +151,22 @@ def test_the_records_of_others_stay_in_every_table(database: Database, writer: G
                 store.erase_approvals,
                 store.erase_tasks,
                 store.erase_callbacks,
+                store.erase_thoughts,
                 store.forget_owner,
             )
         ]
-        assert taken == [1, 1, 1, 1, 3, 1]
+        assert taken == [1, 1, 1, 1, 3, 1, 1]
         assert not store.find_audit_contents(agent, 0, 10)
-    named = {"intents", "shared_intents", "approvals", "tasks", "push_configs", "task_notifications", "callbacks"}
+    named = {
+        "thoughts",
+        "intents",
+        "shared_intents",
+        "approvals",
+        "tasks",
+        "push_configs",
+        "task_notifications",
+        "callbacks",
+    }
     with database.engine.connect() as connection:
         for name in ERASED:
             stored = connection.execute(select(tables[name])).mappings().all()

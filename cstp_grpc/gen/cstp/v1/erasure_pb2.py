@@ -26,7 +26,7 @@ from cstp_grpc.gen.buf.validate import validate_pb2 as buf_dot_validate_dot_vali
 from cstp_grpc.gen.cstp.v1 import options_pb2 as cstp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/erasure.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\"?\n\x11\x45raseAgentRequest\x12\x19\n\x05\x61gent\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\x95\x01\n\x12\x45raseAgentResponse\x12\x11\n\tdecisions\x18\x01 \x01(\x05\x12\x0f\n\x07reviews\x18\x02 \x01(\x05\x12\x0f\n\x07intents\x18\x03 \x01(\x05\x12\x11\n\tapprovals\x18\x04 \x01(\x05\x12\r\n\x05tasks\x18\x05 \x01(\x05\x12\x11\n\tcallbacks\x18\x06 \x01(\x05\x12\x15\n\raudit_entries\x18\x07 \x01(\x05\"C\n\x13\x45raseSubjectRequest\x12\x1b\n\x07subject\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x0f\n\x07\x63onfirm\x18\x02 \x01(\x08\"\x9c\x01\n\x14\x45raseSubjectResponse\x12\x0e\n\x06\x65rased\x18\x01 \x01(\x08\x12\x10\n\x08sessions\x18\x02 \x01(\x05\x12\x10\n\x08messages\x18\x03 \x01(\x05\x12\x17\n\x0fshared_contexts\x18\x04 \x01(\x05\x12\x10\n\x08routings\x18\x05 \x01(\x05\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x05\x12\x15\n\raudit_entries\x18\x07 \x01(\x05\x32\xe6\x01\n\x0e\x45rasureService\x12g\n\nEraseAgent\x12\x1a.cstp.v1.EraseAgentRequest\x1a\x1b.cstp.v1.EraseAgentResponse\" \x90\x02\x02\x88\xb5\x18\x06\x9a\xb5\x18\x15{\"agent\": \"deployer\"}\x12k\n\x0c\x45raseSubject\x12\x1c.cstp.v1.EraseSubjectRequest\x1a\x1d.cstp.v1.EraseSubjectResponse\"\x1e\x90\x02\x02\x88\xb5\x18\x06\x9a\xb5\x18\x13{\"subject\": \"u-17\"}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/erasure.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\"?\n\x11\x45raseAgentRequest\x12\x19\n\x05\x61gent\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\xa7\x01\n\x12\x45raseAgentResponse\x12\x11\n\tdecisions\x18\x01 \x01(\x05\x12\x0f\n\x07reviews\x18\x02 \x01(\x05\x12\x0f\n\x07intents\x18\x03 \x01(\x05\x12\x11\n\tapprovals\x18\x04 \x01(\x05\x12\r\n\x05tasks\x18\x05 \x01(\x05\x12\x11\n\tcallbacks\x18\x06 \x01(\x05\x12\x15\n\raudit_entries\x18\x07 \x01(\x05\x12\x10\n\x08thoughts\x18\x08 \x01(\x05\"C\n\x13\x45raseSubjectRequest\x12\x1b\n\x07subject\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x0f\n\x07\x63onfirm\x18\x02 \x01(\x08\"\x9c\x01\n\x14\x45raseSubjectResponse\x12\x0e\n\x06\x65rased\x18\x01 \x01(\x08\x12\x10\n\x08sessions\x18\x02 \x01(\x05\x12\x10\n\x08messages\x18\x03 \x01(\x05\x12\x17\n\x0fshared_contexts\x18\x04 \x01(\x05\x12\x10\n\x08routings\x18\x05 \x01(\x05\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x05\x12\x15\n\raudit_entries\x18\x07 \x01(\x05\x32\xe6\x01\n\x0e\x45rasureService\x12g\n\nEraseAgent\x12\x1a.cstp.v1.EraseAgentRequest\x1a\x1b.cstp.v1.EraseAgentResponse\" \x90\x02\x02\x88\xb5\x18\x06\x9a\xb5\x18\x15{\"agent\": \"deployer\"}\x12k\n\x0c\x45raseSubject\x12\x1c.cstp.v1.EraseSubjectRequest\x1a\x1d.cstp.v1.EraseSubjectResponse\"\x1e\x90\x02\x02\x88\xb5\x18\x06\x9a\xb5\x18\x13{\"subject\": \"u-17\"}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERASEAGENTREQUEST']._serialized_start=86
   _globals['_ERASEAGENTREQUEST']._serialized_end=149
   _globals['_ERASEAGENTRESPONSE']._serialized_start=152
-  _globals['_ERASEAGENTRESPONSE']._serialized_end=301
-  _globals['_ERASESUBJECTREQUEST']._serialized_start=303
-  _globals['_ERASESUBJECTREQUEST']._serialized_end=370
-  _globals['_ERASESUBJECTRESPONSE']._serialized_start=373
-  _globals['_ERASESUBJECTRESPONSE']._serialized_end=529
-  _globals['_ERASURESERVICE']._serialized_start=532
-  _globals['_ERASURESERVICE']._serialized_end=762
+  _globals['_ERASEAGENTRESPONSE']._serialized_end=319
+  _globals['_ERASESUBJECTREQUEST']._serialized_start=321
+  _globals['_ERASESUBJECTREQUEST']._serialized_end=388
+  _globals['_ERASESUBJECTRESPONSE']._serialized_start=391
+  _globals['_ERASESUBJECTRESPONSE']._serialized_end=547
+  _globals['_ERASURESERVICE']._serialized_start=550
+  _globals['_ERASURESERVICE']._serialized_end=780
 # @@protoc_insertion_point(module_scope)

@@ -57,6 +57,7 @@ class EraseAgentResponse(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     CALLBACKS_FIELD_NUMBER: _builtins.int
     AUDIT_ENTRIES_FIELD_NUMBER: _builtins.int
+    THOUGHTS_FIELD_NUMBER: _builtins.int
     decisions: _builtins.int
     """Decisions of the agent."""
     reviews: _builtins.int
@@ -71,6 +72,8 @@ class EraseAgentResponse(_message.Message):
     """Citations and notifications of callbacks."""
     audit_entries: _builtins.int
     """Audit entries that have lost their contents."""
+    thoughts: _builtins.int
+    """Thoughts."""
     def __init__(
         self,
         *,
@@ -81,10 +84,11 @@ class EraseAgentResponse(_message.Message):
         tasks: _builtins.int = ...,
         callbacks: _builtins.int = ...,
         audit_entries: _builtins.int = ...,
+        thoughts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "audit_entries", b"audit_entries", "callbacks", b"callbacks", "decisions", b"decisions", "intents", b"intents", "reviews", b"reviews", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "audit_entries", b"audit_entries", "callbacks", b"callbacks", "decisions", b"decisions", "intents", b"intents", "reviews", b"reviews", "tasks", b"tasks", "thoughts", b"thoughts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

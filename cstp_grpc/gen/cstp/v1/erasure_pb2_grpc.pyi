@@ -35,7 +35,7 @@ class ErasureServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ErasureServiceAsyncStub: ...
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_erasure_pb2.EraseAgentRequest, _erasure_pb2.EraseAgentResponse]
     """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-    decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+    decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its audit
     entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
     agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
     the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
@@ -55,7 +55,7 @@ class ErasureServiceAsyncStub(ErasureServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     EraseAgent: _aio.UnaryUnaryMultiCallable[_erasure_pb2.EraseAgentRequest, _erasure_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-    decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+    decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its audit
     entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
     agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
     the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
@@ -78,7 +78,7 @@ class ErasureServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_erasure_pb2.EraseAgentResponse, _abc.Awaitable[_erasure_pb2.EraseAgentResponse]]:
         """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-        decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+        decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its audit
         entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
         agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
         the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself

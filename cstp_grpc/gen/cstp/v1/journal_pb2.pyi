@@ -388,6 +388,7 @@ class Decision(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     DELETED_DATE_FIELD_NUMBER: _builtins.int
+    THOUGHTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, given by the server."""
     title: _builtins.str
@@ -456,6 +457,10 @@ class Decision(_message.Message):
     def deleted_date(self) -> _timestamp_pb2.Timestamp:
         """When it was deleted; only in ExportDecisions, and with no other fields than the id and the agent."""
 
+    @_builtins.property
+    def thoughts(self) -> Global___DecisionThoughts:
+        """The thoughts about it that the caller may read; only in GetDecision, and absent without any."""
+
     def __init__(
         self,
         *,
@@ -482,10 +487,11 @@ class Decision(_message.Message):
         history: Global___DecisionHistory | None = ...,
         provenance: Global___DecisionProvenance | None = ...,
         deleted_date: _timestamp_pb2.Timestamp | None = ...,
+        thoughts: Global___DecisionThoughts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "provenance", b"provenance", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "provenance", b"provenance", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "thoughts", b"thoughts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "provenance", b"provenance", "reasons", b"reasons", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "deleted_date", b"deleted_date", "history", b"history", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "provenance", b"provenance", "reasons", b"reasons", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "thoughts", b"thoughts", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -517,6 +523,95 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class Thought(_message.Message):
+    """A step of an agent's reasoning, about a decision or an intent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    VISIBILITY_FIELD_NUMBER: _builtins.int
+    RECORDED_DATE_FIELD_NUMBER: _builtins.int
+    EXPIRES_DATE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier, given by the server."""
+    decision_id: _builtins.str
+    """The decision that it is about; absent for an intent."""
+    correlation_id: _builtins.str
+    """The correlation id of the agent's intent that it is about; absent for a decision."""
+    agent: _builtins.str
+    """The agent that recorded it, by its token."""
+    text: _builtins.str
+    """The reasoning; empty for others' private thoughts, which only reads with `oversee` return."""
+    visibility: _types_pb2.Visibility.ValueType
+    """Who may read it."""
+    @_builtins.property
+    def recorded_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was recorded."""
+
+    @_builtins.property
+    def expires_date(self) -> _timestamp_pb2.Timestamp:
+        """When it expires; absent if the server keeps thoughts."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        decision_id: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        agent: _builtins.str = ...,
+        text: _builtins.str = ...,
+        visibility: _types_pb2.Visibility.ValueType = ...,
+        recorded_date: _timestamp_pb2.Timestamp | None = ...,
+        expires_date: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "expires_date", b"expires_date", "recorded_date", b"recorded_date"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "agent", b"agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "expires_date", b"expires_date", "id", b"id", "recorded_date", b"recorded_date", "text", b"text", "visibility", b"visibility"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+
+Global___Thought: _TypeAlias = Thought  # noqa: Y015
+
+@_typing.final
+class DecisionThoughts(_message.Message):
+    """The thoughts about a decision, and about the intents that were closed with it as their result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How many there are."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Thought]:
+        """The latest 20, as far as they fit into 640 kB, in the order in which they were recorded."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___Thought] | None = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionThoughts: _TypeAlias = DecisionThoughts  # noqa: Y015
 
 @_typing.final
 class DecisionProvenance(_message.Message):
@@ -1311,6 +1406,7 @@ class GraphNode(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     DISTANCE_FIELD_NUMBER: _builtins.int
+    THOUGHT_COUNT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier."""
     title: _builtins.str
@@ -1325,6 +1421,8 @@ class GraphNode(_message.Message):
     """Its category."""
     distance: _builtins.int
     """How many links it is away from the decision that was asked for."""
+    thought_count: _builtins.int
+    """How many thoughts about it the caller may read."""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
@@ -1340,10 +1438,11 @@ class GraphNode(_message.Message):
         agent: _builtins.str = ...,
         category: _builtins.str | None = ...,
         distance: _builtins.int = ...,
+        thought_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "category", b"category", "date", b"date"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "agent", b"agent", "category", b"category", "date", b"date", "distance", b"distance", "id", b"id", "outcome", b"outcome", "status", b"status", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "agent", b"agent", "category", b"category", "date", b"date", "distance", b"distance", "id", b"id", "outcome", b"outcome", "status", b"status", "thought_count", b"thought_count", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -2066,3 +2165,197 @@ class ImportDecisionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportDecisionsResponse: _TypeAlias = ImportDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class RecordThoughtRequest(_message.Message):
+    """A thought to record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    VISIBILITY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The reasoning, not blank; at most as many characters as `thoughts.max_characters` allows, 4000 by default."""
+    decision_id: _builtins.str
+    """The decision that it is about; the caller must be able to read it."""
+    correlation_id: _builtins.str
+    """The correlation id of the caller's intent that it is about: 1 to 128 visible ASCII characters."""
+    visibility: _types_pb2.Visibility.ValueType
+    """Who may read it: with `shared`, all agents that may read the decision that it is about, or the decision in which its
+    intent resulted. [default: private]
+    """
+    request_id: _builtins.str
+    """Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        decision_id: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        visibility: _types_pb2.Visibility.ValueType = ...,
+        request_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_request_id", b"_request_id", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_request_id", b"_request_id", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "request_id", b"request_id", "text", b"text", "visibility", b"visibility"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
+    _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
+
+Global___RecordThoughtRequest: _TypeAlias = RecordThoughtRequest  # noqa: Y015
+
+@_typing.final
+class RecordThoughtResponse(_message.Message):
+    """The recorded thought."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THOUGHT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def thought(self) -> Global___Thought:
+        """As it is on disk."""
+
+    def __init__(
+        self,
+        *,
+        thought: Global___Thought | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["thought", b"thought"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["thought", b"thought"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordThoughtResponse: _TypeAlias = RecordThoughtResponse  # noqa: Y015
+
+@_typing.final
+class ListThoughtsRequest(_message.Message):
+    """Thoughts to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    OVERSEE_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
+    page_token: _builtins.str
+    """The nextPageToken of the page before; the other fields must stay the same."""
+    decision_id: _builtins.str
+    """Only those about this decision, or about intents that were closed with it as their result."""
+    correlation_id: _builtins.str
+    """Only those about intents with this correlation id."""
+    oversee: _builtins.bool
+    """True reads the thoughts of every agent, private ones without their texts. It needs the permission `oversee`, and the
+    audit trail records the call. Errors: PERMISSION_DENIED.
+    """
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        decision_id: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        oversee: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "correlation_id", b"correlation_id", "decision_id", b"decision_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "oversee", b"oversee", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+
+Global___ListThoughtsRequest: _TypeAlias = ListThoughtsRequest  # noqa: Y015
+
+@_typing.final
+class ListThoughtsResponse(_message.Message):
+    """A page of thoughts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THOUGHTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty on the last."""
+    @_builtins.property
+    def thoughts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Thought]:
+        """Latest first."""
+
+    def __init__(
+        self,
+        *,
+        thoughts: _abc.Iterable[Global___Thought] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "thoughts", b"thoughts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListThoughtsResponse: _TypeAlias = ListThoughtsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteThoughtRequest(_message.Message):
+    """A thought to delete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteThoughtRequest: _TypeAlias = DeleteThoughtRequest  # noqa: Y015
+
+@_typing.final
+class DeleteThoughtResponse(_message.Message):
+    """The result of a deletion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.bool
+    """Whether the caller had such a thought; false if it was deleted before."""
+    def __init__(
+        self,
+        *,
+        deleted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteThoughtResponse: _TypeAlias = DeleteThoughtResponse  # noqa: Y015

@@ -110,6 +110,21 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ImportDecisionsRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.ImportDecisionsResponse.FromString,
                 _registered_method=True)
+        self.RecordThought = channel.unary_unary(
+                '/cstp.v1.JournalService/RecordThought',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.RecordThoughtRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.RecordThoughtResponse.FromString,
+                _registered_method=True)
+        self.ListThoughts = channel.unary_unary(
+                '/cstp.v1.JournalService/ListThoughts',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.ListThoughtsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.ListThoughtsResponse.FromString,
+                _registered_method=True)
+        self.DeleteThought = channel.unary_unary(
+                '/cstp.v1.JournalService/DeleteThought',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.DeleteThoughtRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteThoughtResponse.FromString,
+                _registered_method=True)
 
 
 class JournalServiceServicer:
@@ -246,6 +261,31 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordThought(self, request, context):
+        """Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+        can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+        an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+        many thoughts of the caller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListThoughts(self, request, context):
+        """Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+        intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteThought(self, request, context):
+        """Deletes a thought of the caller's. Deleting it again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JournalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -323,6 +363,21 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.ImportDecisions,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.ImportDecisionsRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.ImportDecisionsResponse.SerializeToString,
+            ),
+            'RecordThought': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordThought,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.RecordThoughtRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.RecordThoughtResponse.SerializeToString,
+            ),
+            'ListThoughts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListThoughts,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.ListThoughtsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.ListThoughtsResponse.SerializeToString,
+            ),
+            'DeleteThought': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteThought,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteThoughtRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.DeleteThoughtResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -731,6 +786,87 @@ class JournalService:
             '/cstp.v1.JournalService/ImportDecisions',
             cstp_dot_v1_dot_journal__pb2.ImportDecisionsRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.ImportDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordThought(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/RecordThought',
+            cstp_dot_v1_dot_journal__pb2.RecordThoughtRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.RecordThoughtResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListThoughts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/ListThoughts',
+            cstp_dot_v1_dot_journal__pb2.ListThoughtsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.ListThoughtsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteThought(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/DeleteThought',
+            cstp_dot_v1_dot_journal__pb2.DeleteThoughtRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.DeleteThoughtResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,6 +98,18 @@ class JournalServiceStub:
     are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
     PERMISSION_DENIED for a record with an identity without the permission `migrate`.
     """
+    RecordThought: _grpc.UnaryUnaryMultiCallable[_journal_pb2.RecordThoughtRequest, _journal_pb2.RecordThoughtResponse]
+    """Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+    can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+    an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+    many thoughts of the caller.
+    """
+    ListThoughts: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ListThoughtsRequest, _journal_pb2.ListThoughtsResponse]
+    """Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+    intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+    """
+    DeleteThought: _grpc.UnaryUnaryMultiCallable[_journal_pb2.DeleteThoughtRequest, _journal_pb2.DeleteThoughtResponse]
+    """Deletes a thought of the caller's. Deleting it again changes nothing."""
 
 @_typing.type_check_only
 class JournalServiceAsyncStub(JournalServiceStub):
@@ -169,6 +181,18 @@ class JournalServiceAsyncStub(JournalServiceStub):
     are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
     PERMISSION_DENIED for a record with an identity without the permission `migrate`.
     """
+    RecordThought: _aio.UnaryUnaryMultiCallable[_journal_pb2.RecordThoughtRequest, _journal_pb2.RecordThoughtResponse]  # type: ignore[assignment]
+    """Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+    can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+    an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+    many thoughts of the caller.
+    """
+    ListThoughts: _aio.UnaryUnaryMultiCallable[_journal_pb2.ListThoughtsRequest, _journal_pb2.ListThoughtsResponse]  # type: ignore[assignment]
+    """Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+    intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+    """
+    DeleteThought: _aio.UnaryUnaryMultiCallable[_journal_pb2.DeleteThoughtRequest, _journal_pb2.DeleteThoughtResponse]  # type: ignore[assignment]
+    """Deletes a thought of the caller's. Deleting it again changes nothing."""
 
 class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
     """JournalService keeps the record of decisions."""
@@ -327,5 +351,35 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
         PERMISSION_DENIED for a record with an identity without the permission `migrate`.
         """
+
+    @_abc_1.abstractmethod
+    def RecordThought(
+        self,
+        request: _journal_pb2.RecordThoughtRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.RecordThoughtResponse, _abc.Awaitable[_journal_pb2.RecordThoughtResponse]]:
+        """Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+        can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+        an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+        many thoughts of the caller.
+        """
+
+    @_abc_1.abstractmethod
+    def ListThoughts(
+        self,
+        request: _journal_pb2.ListThoughtsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.ListThoughtsResponse, _abc.Awaitable[_journal_pb2.ListThoughtsResponse]]:
+        """Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+        intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteThought(
+        self,
+        request: _journal_pb2.DeleteThoughtRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.DeleteThoughtResponse, _abc.Awaitable[_journal_pb2.DeleteThoughtResponse]]:
+        """Deletes a thought of the caller's. Deleting it again changes nothing."""
 
 def add_JournalServiceServicer_to_server(servicer: JournalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

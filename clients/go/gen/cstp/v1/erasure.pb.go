@@ -95,7 +95,9 @@ type EraseAgentResponse struct {
 	// Citations and notifications of callbacks.
 	Callbacks int32 `protobuf:"varint,6,opt,name=callbacks,proto3" json:"callbacks,omitempty"`
 	// Audit entries that have lost their contents.
-	AuditEntries  int32 `protobuf:"varint,7,opt,name=audit_entries,json=auditEntries,proto3" json:"audit_entries,omitempty"`
+	AuditEntries int32 `protobuf:"varint,7,opt,name=audit_entries,json=auditEntries,proto3" json:"audit_entries,omitempty"`
+	// Thoughts.
+	Thoughts      int32 `protobuf:"varint,8,opt,name=thoughts,proto3" json:"thoughts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +177,13 @@ func (x *EraseAgentResponse) GetCallbacks() int32 {
 func (x *EraseAgentResponse) GetAuditEntries() int32 {
 	if x != nil {
 		return x.AuditEntries
+	}
+	return 0
+}
+
+func (x *EraseAgentResponse) GetThoughts() int32 {
+	if x != nil {
+		return x.Thoughts
 	}
 	return 0
 }
@@ -342,7 +351,7 @@ const file_cstp_v1_erasure_proto_rawDesc = "" +
 	"\x15cstp/v1/erasure.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\"B\n" +
 	"\x11EraseAgentRequest\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xdd\x01\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xf9\x01\n" +
 	"\x12EraseAgentResponse\x12\x1c\n" +
 	"\tdecisions\x18\x01 \x01(\x05R\tdecisions\x12\x18\n" +
 	"\areviews\x18\x02 \x01(\x05R\areviews\x12\x18\n" +
@@ -350,7 +359,8 @@ const file_cstp_v1_erasure_proto_rawDesc = "" +
 	"\tapprovals\x18\x04 \x01(\x05R\tapprovals\x12\x14\n" +
 	"\x05tasks\x18\x05 \x01(\x05R\x05tasks\x12\x1c\n" +
 	"\tcallbacks\x18\x06 \x01(\x05R\tcallbacks\x12#\n" +
-	"\raudit_entries\x18\a \x01(\x05R\fauditEntries\"I\n" +
+	"\raudit_entries\x18\a \x01(\x05R\fauditEntries\x12\x1a\n" +
+	"\bthoughts\x18\b \x01(\x05R\bthoughts\"I\n" +
 	"\x13EraseSubjectRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
 	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"\xe8\x01\n" +

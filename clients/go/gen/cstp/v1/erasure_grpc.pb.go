@@ -32,7 +32,7 @@ const (
 // ErasureService removes the data of an agent, or about a subject, from a journal.
 type ErasureServiceClient interface {
 	// Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+	// decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its audit
 	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
 	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
 	// the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself
@@ -80,7 +80,7 @@ func (c *erasureServiceClient) EraseSubject(ctx context.Context, in *EraseSubjec
 // ErasureService removes the data of an agent, or about a subject, from a journal.
 type ErasureServiceServer interface {
 	// Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
-	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+	// decisions, its thoughts, intents, approval requests, tasks, citations and notifications, and the contents of its audit
 	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
 	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
 	// the agent's tokens first, or it can leave new data. With `dryRun` it only counts. Errors: INVALID_ARGUMENT for a name that the server itself

@@ -647,7 +647,9 @@ type Decision struct {
 	// it.
 	Provenance *DecisionProvenance `protobuf:"bytes,22,opt,name=provenance,proto3" json:"provenance,omitempty"`
 	// When it was deleted; only in ExportDecisions, and with no other fields than the id and the agent.
-	DeletedDate   *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=deleted_date,json=deletedDate,proto3" json:"deleted_date,omitempty"`
+	DeletedDate *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=deleted_date,json=deletedDate,proto3" json:"deleted_date,omitempty"`
+	// The thoughts about it that the caller may read; only in GetDecision, and absent without any.
+	Thoughts      *DecisionThoughts `protobuf:"bytes,24,opt,name=thoughts,proto3" json:"thoughts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -843,6 +845,177 @@ func (x *Decision) GetDeletedDate() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Decision) GetThoughts() *DecisionThoughts {
+	if x != nil {
+		return x.Thoughts
+	}
+	return nil
+}
+
+// A step of an agent's reasoning, about a decision or an intent.
+type Thought struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier, given by the server.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The decision that it is about; absent for an intent.
+	DecisionId *string `protobuf:"bytes,2,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// The correlation id of the agent's intent that it is about; absent for a decision.
+	CorrelationId *string `protobuf:"bytes,3,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// The agent that recorded it, by its token.
+	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The reasoning; empty for others' private thoughts, which only reads with `oversee` return.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// Who may read it.
+	Visibility Visibility `protobuf:"varint,6,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	// When it was recorded.
+	RecordedDate *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=recorded_date,json=recordedDate,proto3" json:"recorded_date,omitempty"`
+	// When it expires; absent if the server keeps thoughts.
+	ExpiresDate   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_date,json=expiresDate,proto3" json:"expires_date,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Thought) Reset() {
+	*x = Thought{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Thought) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Thought) ProtoMessage() {}
+
+func (x *Thought) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Thought.ProtoReflect.Descriptor instead.
+func (*Thought) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Thought) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Thought) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *Thought) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *Thought) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Thought) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Thought) GetVisibility() Visibility {
+	if x != nil {
+		return x.Visibility
+	}
+	return Visibility_VISIBILITY_UNSPECIFIED
+}
+
+func (x *Thought) GetRecordedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecordedDate
+	}
+	return nil
+}
+
+func (x *Thought) GetExpiresDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresDate
+	}
+	return nil
+}
+
+// The thoughts about a decision, and about the intents that were closed with it as their result.
+type DecisionThoughts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The latest 20, as far as they fit into 640 kB, in the order in which they were recorded.
+	Items []*Thought `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// How many there are.
+	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionThoughts) Reset() {
+	*x = DecisionThoughts{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionThoughts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionThoughts) ProtoMessage() {}
+
+func (x *DecisionThoughts) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionThoughts.ProtoReflect.Descriptor instead.
+func (*DecisionThoughts) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DecisionThoughts) GetItems() []*Thought {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *DecisionThoughts) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // The state of a decision in its journal, as far as its other fields do not have it.
 type DecisionProvenance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -866,7 +1039,7 @@ type DecisionProvenance struct {
 
 func (x *DecisionProvenance) Reset() {
 	*x = DecisionProvenance{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1051,7 @@ func (x *DecisionProvenance) String() string {
 func (*DecisionProvenance) ProtoMessage() {}
 
 func (x *DecisionProvenance) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1064,7 @@ func (x *DecisionProvenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionProvenance.ProtoReflect.Descriptor instead.
 func (*DecisionProvenance) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DecisionProvenance) GetRecordedDate() *timestamppb.Timestamp {
@@ -961,7 +1134,7 @@ type DecisionHistory struct {
 
 func (x *DecisionHistory) Reset() {
 	*x = DecisionHistory{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1146,7 @@ func (x *DecisionHistory) String() string {
 func (*DecisionHistory) ProtoMessage() {}
 
 func (x *DecisionHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1159,7 @@ func (x *DecisionHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionHistory.ProtoReflect.Descriptor instead.
 func (*DecisionHistory) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DecisionHistory) GetReviews() []*DecisionReview {
@@ -1032,7 +1205,7 @@ type FormerContent struct {
 
 func (x *FormerContent) Reset() {
 	*x = FormerContent{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1217,7 @@ func (x *FormerContent) String() string {
 func (*FormerContent) ProtoMessage() {}
 
 func (x *FormerContent) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1230,7 @@ func (x *FormerContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerContent.ProtoReflect.Descriptor instead.
 func (*FormerContent) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FormerContent) GetRevision() int32 {
@@ -1100,7 +1273,7 @@ type DecisionReview struct {
 
 func (x *DecisionReview) Reset() {
 	*x = DecisionReview{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1285,7 @@ func (x *DecisionReview) String() string {
 func (*DecisionReview) ProtoMessage() {}
 
 func (x *DecisionReview) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1298,7 @@ func (x *DecisionReview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionReview.ProtoReflect.Descriptor instead.
 func (*DecisionReview) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DecisionReview) GetOutcome() Outcome {
@@ -1178,7 +1351,7 @@ type RecordDecisionRequest struct {
 
 func (x *RecordDecisionRequest) Reset() {
 	*x = RecordDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1363,7 @@ func (x *RecordDecisionRequest) String() string {
 func (*RecordDecisionRequest) ProtoMessage() {}
 
 func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1376,7 @@ func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionRequest.ProtoReflect.Descriptor instead.
 func (*RecordDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RecordDecisionRequest) GetRequestId() string {
@@ -1238,7 +1411,7 @@ type RecordDecisionResponse struct {
 
 func (x *RecordDecisionResponse) Reset() {
 	*x = RecordDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1423,7 @@ func (x *RecordDecisionResponse) String() string {
 func (*RecordDecisionResponse) ProtoMessage() {}
 
 func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1436,7 @@ func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionResponse.ProtoReflect.Descriptor instead.
 func (*RecordDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RecordDecisionResponse) GetDecision() *Decision {
@@ -1287,7 +1460,7 @@ type GetDecisionRequest struct {
 
 func (x *GetDecisionRequest) Reset() {
 	*x = GetDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1472,7 @@ func (x *GetDecisionRequest) String() string {
 func (*GetDecisionRequest) ProtoMessage() {}
 
 func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1485,7 @@ func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetDecisionRequest) GetId() string {
@@ -1340,7 +1513,7 @@ type GetDecisionResponse struct {
 
 func (x *GetDecisionResponse) Reset() {
 	*x = GetDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1525,7 @@ func (x *GetDecisionResponse) String() string {
 func (*GetDecisionResponse) ProtoMessage() {}
 
 func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1538,7 @@ func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetDecisionResponse) GetDecision() *Decision {
@@ -1398,7 +1571,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1583,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1596,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListDecisionsRequest) GetPageSize() int32 {
@@ -1481,7 +1654,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1666,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1679,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListDecisionsResponse) GetDecisions() []*Decision {
@@ -1541,7 +1714,7 @@ type ReviewDecisionRequest struct {
 
 func (x *ReviewDecisionRequest) Reset() {
 	*x = ReviewDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1726,7 @@ func (x *ReviewDecisionRequest) String() string {
 func (*ReviewDecisionRequest) ProtoMessage() {}
 
 func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1739,7 @@ func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReviewDecisionRequest) GetId() string {
@@ -1608,7 +1781,7 @@ type ReviewDecisionResponse struct {
 
 func (x *ReviewDecisionResponse) Reset() {
 	*x = ReviewDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1793,7 @@ func (x *ReviewDecisionResponse) String() string {
 func (*ReviewDecisionResponse) ProtoMessage() {}
 
 func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1806,7 @@ func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReviewDecisionResponse) GetDecision() *Decision {
@@ -1674,7 +1847,7 @@ type DecisionChanges struct {
 
 func (x *DecisionChanges) Reset() {
 	*x = DecisionChanges{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1859,7 @@ func (x *DecisionChanges) String() string {
 func (*DecisionChanges) ProtoMessage() {}
 
 func (x *DecisionChanges) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1872,7 @@ func (x *DecisionChanges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionChanges.ProtoReflect.Descriptor instead.
 func (*DecisionChanges) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DecisionChanges) GetTitle() string {
@@ -1797,7 +1970,7 @@ type UpdateDecisionRequest struct {
 
 func (x *UpdateDecisionRequest) Reset() {
 	*x = UpdateDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1982,7 @@ func (x *UpdateDecisionRequest) String() string {
 func (*UpdateDecisionRequest) ProtoMessage() {}
 
 func (x *UpdateDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1995,7 @@ func (x *UpdateDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateDecisionRequest) GetId() string {
@@ -1864,7 +2037,7 @@ type UpdateDecisionResponse struct {
 
 func (x *UpdateDecisionResponse) Reset() {
 	*x = UpdateDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2049,7 @@ func (x *UpdateDecisionResponse) String() string {
 func (*UpdateDecisionResponse) ProtoMessage() {}
 
 func (x *UpdateDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2062,7 @@ func (x *UpdateDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateDecisionResponse) GetDecision() *Decision {
@@ -1910,7 +2083,7 @@ type DeleteDecisionRequest struct {
 
 func (x *DeleteDecisionRequest) Reset() {
 	*x = DeleteDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2095,7 @@ func (x *DeleteDecisionRequest) String() string {
 func (*DeleteDecisionRequest) ProtoMessage() {}
 
 func (x *DeleteDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2108,7 @@ func (x *DeleteDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDecisionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteDecisionRequest) GetId() string {
@@ -1961,7 +2134,7 @@ type DeleteDecisionResponse struct {
 
 func (x *DeleteDecisionResponse) Reset() {
 	*x = DeleteDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2146,7 @@ func (x *DeleteDecisionResponse) String() string {
 func (*DeleteDecisionResponse) ProtoMessage() {}
 
 func (x *DeleteDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2159,7 @@ func (x *DeleteDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDecisionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteDecisionResponse) GetId() string {
@@ -2026,7 +2199,7 @@ type LinkDecisionsRequest struct {
 
 func (x *LinkDecisionsRequest) Reset() {
 	*x = LinkDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2211,7 @@ func (x *LinkDecisionsRequest) String() string {
 func (*LinkDecisionsRequest) ProtoMessage() {}
 
 func (x *LinkDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2224,7 @@ func (x *LinkDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*LinkDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LinkDecisionsRequest) GetId() string {
@@ -2086,7 +2259,7 @@ type LinkDecisionsResponse struct {
 
 func (x *LinkDecisionsResponse) Reset() {
 	*x = LinkDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2271,7 @@ func (x *LinkDecisionsResponse) String() string {
 func (*LinkDecisionsResponse) ProtoMessage() {}
 
 func (x *LinkDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2284,7 @@ func (x *LinkDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*LinkDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LinkDecisionsResponse) GetDecision() *Decision {
@@ -2139,7 +2312,7 @@ type GetDecisionGraphRequest struct {
 
 func (x *GetDecisionGraphRequest) Reset() {
 	*x = GetDecisionGraphRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2324,7 @@ func (x *GetDecisionGraphRequest) String() string {
 func (*GetDecisionGraphRequest) ProtoMessage() {}
 
 func (x *GetDecisionGraphRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2337,7 @@ func (x *GetDecisionGraphRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionGraphRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionGraphRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetDecisionGraphRequest) GetId() string {
@@ -2210,7 +2383,7 @@ type GetDecisionGraphResponse struct {
 
 func (x *GetDecisionGraphResponse) Reset() {
 	*x = GetDecisionGraphResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2395,7 @@ func (x *GetDecisionGraphResponse) String() string {
 func (*GetDecisionGraphResponse) ProtoMessage() {}
 
 func (x *GetDecisionGraphResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2408,7 @@ func (x *GetDecisionGraphResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionGraphResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionGraphResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetDecisionGraphResponse) GetNodes() []*GraphNode {
@@ -2277,14 +2450,16 @@ type GraphNode struct {
 	// Its category.
 	Category *string `protobuf:"bytes,7,opt,name=category,proto3,oneof" json:"category,omitempty"`
 	// How many links it is away from the decision that was asked for.
-	Distance      int32 `protobuf:"varint,8,opt,name=distance,proto3" json:"distance,omitempty"`
+	Distance int32 `protobuf:"varint,8,opt,name=distance,proto3" json:"distance,omitempty"`
+	// How many thoughts about it the caller may read.
+	ThoughtCount  int32 `protobuf:"varint,9,opt,name=thought_count,json=thoughtCount,proto3" json:"thought_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GraphNode) Reset() {
 	*x = GraphNode{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2471,7 @@ func (x *GraphNode) String() string {
 func (*GraphNode) ProtoMessage() {}
 
 func (x *GraphNode) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2484,7 @@ func (x *GraphNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GraphNode.ProtoReflect.Descriptor instead.
 func (*GraphNode) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GraphNode) GetId() string {
@@ -2368,6 +2543,13 @@ func (x *GraphNode) GetDistance() int32 {
 	return 0
 }
 
+func (x *GraphNode) GetThoughtCount() int32 {
+	if x != nil {
+		return x.ThoughtCount
+	}
+	return 0
+}
+
 // A link of a graph.
 type GraphLink struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2383,7 +2565,7 @@ type GraphLink struct {
 
 func (x *GraphLink) Reset() {
 	*x = GraphLink{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2577,7 @@ func (x *GraphLink) String() string {
 func (*GraphLink) ProtoMessage() {}
 
 func (x *GraphLink) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2590,7 @@ func (x *GraphLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GraphLink.ProtoReflect.Descriptor instead.
 func (*GraphLink) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GraphLink) GetFromId() string {
@@ -2447,7 +2629,7 @@ type FindDuplicateDecisionsRequest struct {
 
 func (x *FindDuplicateDecisionsRequest) Reset() {
 	*x = FindDuplicateDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2641,7 @@ func (x *FindDuplicateDecisionsRequest) String() string {
 func (*FindDuplicateDecisionsRequest) ProtoMessage() {}
 
 func (x *FindDuplicateDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2654,7 @@ func (x *FindDuplicateDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindDuplicateDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*FindDuplicateDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FindDuplicateDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2511,7 +2693,7 @@ type FindDuplicateDecisionsResponse struct {
 
 func (x *FindDuplicateDecisionsResponse) Reset() {
 	*x = FindDuplicateDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2705,7 @@ func (x *FindDuplicateDecisionsResponse) String() string {
 func (*FindDuplicateDecisionsResponse) ProtoMessage() {}
 
 func (x *FindDuplicateDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2718,7 @@ func (x *FindDuplicateDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindDuplicateDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*FindDuplicateDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FindDuplicateDecisionsResponse) GetGroups() []*DuplicateGroup {
@@ -2575,7 +2757,7 @@ type DuplicateGroup struct {
 
 func (x *DuplicateGroup) Reset() {
 	*x = DuplicateGroup{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2769,7 @@ func (x *DuplicateGroup) String() string {
 func (*DuplicateGroup) ProtoMessage() {}
 
 func (x *DuplicateGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2782,7 @@ func (x *DuplicateGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DuplicateGroup.ProtoReflect.Descriptor instead.
 func (*DuplicateGroup) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DuplicateGroup) GetDecisions() []*Decision {
@@ -2643,7 +2825,7 @@ type ExplainSearchRequest struct {
 
 func (x *ExplainSearchRequest) Reset() {
 	*x = ExplainSearchRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2837,7 @@ func (x *ExplainSearchRequest) String() string {
 func (*ExplainSearchRequest) ProtoMessage() {}
 
 func (x *ExplainSearchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2850,7 @@ func (x *ExplainSearchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainSearchRequest.ProtoReflect.Descriptor instead.
 func (*ExplainSearchRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainSearchRequest) GetQuery() string {
@@ -2721,7 +2903,7 @@ type ExplainSearchResponse struct {
 
 func (x *ExplainSearchResponse) Reset() {
 	*x = ExplainSearchResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2915,7 @@ func (x *ExplainSearchResponse) String() string {
 func (*ExplainSearchResponse) ProtoMessage() {}
 
 func (x *ExplainSearchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2928,7 @@ func (x *ExplainSearchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainSearchResponse.ProtoReflect.Descriptor instead.
 func (*ExplainSearchResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainSearchResponse) GetDecisions() []*SearchExplanation {
@@ -2796,7 +2978,7 @@ type SearchExplanation struct {
 
 func (x *SearchExplanation) Reset() {
 	*x = SearchExplanation{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2990,7 @@ func (x *SearchExplanation) String() string {
 func (*SearchExplanation) ProtoMessage() {}
 
 func (x *SearchExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +3003,7 @@ func (x *SearchExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchExplanation.ProtoReflect.Descriptor instead.
 func (*SearchExplanation) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SearchExplanation) GetId() string {
@@ -2897,7 +3079,7 @@ type ScoreContribution struct {
 
 func (x *ScoreContribution) Reset() {
 	*x = ScoreContribution{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3091,7 @@ func (x *ScoreContribution) String() string {
 func (*ScoreContribution) ProtoMessage() {}
 
 func (x *ScoreContribution) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3104,7 @@ func (x *ScoreContribution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreContribution.ProtoReflect.Descriptor instead.
 func (*ScoreContribution) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ScoreContribution) GetFeature() ScoreFeature {
@@ -2966,7 +3148,7 @@ type ExportDecisionsRequest struct {
 
 func (x *ExportDecisionsRequest) Reset() {
 	*x = ExportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3160,7 @@ func (x *ExportDecisionsRequest) String() string {
 func (*ExportDecisionsRequest) ProtoMessage() {}
 
 func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3173,7 @@ func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
@@ -3019,7 +3201,7 @@ type ExportDecisionsResponse struct {
 
 func (x *ExportDecisionsResponse) Reset() {
 	*x = ExportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3213,7 @@ func (x *ExportDecisionsResponse) String() string {
 func (*ExportDecisionsResponse) ProtoMessage() {}
 
 func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +3226,7 @@ func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExportDecisionsResponse) GetDecision() *Decision {
@@ -3070,7 +3252,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3264,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3277,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
@@ -3134,7 +3316,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +3328,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +3341,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchDecisionsResponse) GetDecision() *Decision {
@@ -3194,7 +3376,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3388,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3401,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -3240,7 +3422,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3434,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3447,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -3286,7 +3468,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3480,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3493,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -3332,7 +3514,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3526,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3539,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -3388,7 +3570,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3400,7 +3582,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3413,7 +3595,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -3470,7 +3652,7 @@ type DecisionIdentity struct {
 
 func (x *DecisionIdentity) Reset() {
 	*x = DecisionIdentity{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[43]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3664,7 @@ func (x *DecisionIdentity) String() string {
 func (*DecisionIdentity) ProtoMessage() {}
 
 func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[43]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3495,7 +3677,7 @@ func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionIdentity.ProtoReflect.Descriptor instead.
 func (*DecisionIdentity) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{43}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DecisionIdentity) GetId() string {
@@ -3551,7 +3733,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[44]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +3745,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[44]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3576,7 +3758,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{44}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -3622,7 +3804,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[45]
+	mi := &file_cstp_v1_journal_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3816,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[45]
+	mi := &file_cstp_v1_journal_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3829,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{45}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -3685,7 +3867,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[46]
+	mi := &file_cstp_v1_journal_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +3879,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[46]
+	mi := &file_cstp_v1_journal_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +3892,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{46}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -3725,6 +3907,365 @@ func (x *ImportDecisionsResponse) GetJournalRevision() string {
 		return x.JournalRevision
 	}
 	return ""
+}
+
+// A thought to record.
+type RecordThoughtRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reasoning, not blank; at most as many characters as `thoughts.max_characters` allows, 4000 by default.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The decision that it is about; the caller must be able to read it.
+	DecisionId *string `protobuf:"bytes,2,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// The correlation id of the caller's intent that it is about: 1 to 128 visible ASCII characters.
+	CorrelationId *string `protobuf:"bytes,3,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// Who may read it: with `shared`, all agents that may read the decision that it is about, or the decision in which its
+	// intent resulted. [default: private]
+	Visibility Visibility `protobuf:"varint,4,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	// Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters.
+	RequestId     *string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3,oneof" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordThoughtRequest) Reset() {
+	*x = RecordThoughtRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordThoughtRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordThoughtRequest) ProtoMessage() {}
+
+func (x *RecordThoughtRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordThoughtRequest.ProtoReflect.Descriptor instead.
+func (*RecordThoughtRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RecordThoughtRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *RecordThoughtRequest) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *RecordThoughtRequest) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *RecordThoughtRequest) GetVisibility() Visibility {
+	if x != nil {
+		return x.Visibility
+	}
+	return Visibility_VISIBILITY_UNSPECIFIED
+}
+
+func (x *RecordThoughtRequest) GetRequestId() string {
+	if x != nil && x.RequestId != nil {
+		return *x.RequestId
+	}
+	return ""
+}
+
+// The recorded thought.
+type RecordThoughtResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is on disk.
+	Thought       *Thought `protobuf:"bytes,1,opt,name=thought,proto3" json:"thought,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordThoughtResponse) Reset() {
+	*x = RecordThoughtResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordThoughtResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordThoughtResponse) ProtoMessage() {}
+
+func (x *RecordThoughtResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordThoughtResponse.ProtoReflect.Descriptor instead.
+func (*RecordThoughtResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RecordThoughtResponse) GetThought() *Thought {
+	if x != nil {
+		return x.Thought
+	}
+	return nil
+}
+
+// Thoughts to list.
+type ListThoughtsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of items in the page, at most 1000. [default: 50]
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The nextPageToken of the page before; the other fields must stay the same.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only those about this decision, or about intents that were closed with it as their result.
+	DecisionId *string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
+	// Only those about intents with this correlation id.
+	CorrelationId *string `protobuf:"bytes,4,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// True reads the thoughts of every agent, private ones without their texts. It needs the permission `oversee`, and the
+	// audit trail records the call. Errors: PERMISSION_DENIED.
+	Oversee       bool `protobuf:"varint,5,opt,name=oversee,proto3" json:"oversee,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListThoughtsRequest) Reset() {
+	*x = ListThoughtsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListThoughtsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListThoughtsRequest) ProtoMessage() {}
+
+func (x *ListThoughtsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListThoughtsRequest.ProtoReflect.Descriptor instead.
+func (*ListThoughtsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ListThoughtsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListThoughtsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListThoughtsRequest) GetDecisionId() string {
+	if x != nil && x.DecisionId != nil {
+		return *x.DecisionId
+	}
+	return ""
+}
+
+func (x *ListThoughtsRequest) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *ListThoughtsRequest) GetOversee() bool {
+	if x != nil {
+		return x.Oversee
+	}
+	return false
+}
+
+// A page of thoughts.
+type ListThoughtsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Latest first.
+	Thoughts []*Thought `protobuf:"bytes,1,rep,name=thoughts,proto3" json:"thoughts,omitempty"`
+	// Names the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListThoughtsResponse) Reset() {
+	*x = ListThoughtsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListThoughtsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListThoughtsResponse) ProtoMessage() {}
+
+func (x *ListThoughtsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListThoughtsResponse.ProtoReflect.Descriptor instead.
+func (*ListThoughtsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ListThoughtsResponse) GetThoughts() []*Thought {
+	if x != nil {
+		return x.Thoughts
+	}
+	return nil
+}
+
+func (x *ListThoughtsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A thought to delete.
+type DeleteThoughtRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteThoughtRequest) Reset() {
+	*x = DeleteThoughtRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteThoughtRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteThoughtRequest) ProtoMessage() {}
+
+func (x *DeleteThoughtRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteThoughtRequest.ProtoReflect.Descriptor instead.
+func (*DeleteThoughtRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *DeleteThoughtRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// The result of a deletion.
+type DeleteThoughtResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the caller had such a thought; false if it was deleted before.
+	Deleted       bool `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteThoughtResponse) Reset() {
+	*x = DeleteThoughtResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteThoughtResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteThoughtResponse) ProtoMessage() {}
+
+func (x *DeleteThoughtResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteThoughtResponse.ProtoReflect.Descriptor instead.
+func (*DeleteThoughtResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *DeleteThoughtResponse) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
 }
 
 var File_cstp_v1_journal_proto protoreflect.FileDescriptor
@@ -3771,7 +4312,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\v_confidenceB\b\n" +
 	"\x06_notesB\n" +
 	"\n" +
-	"\b_project\"\x8a\b\n" +
+	"\b_project\"\xc1\b\n" +
 	"\bDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1d\n" +
@@ -3802,7 +4343,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"provenance\x18\x16 \x01(\v2\x1b.cstp.v1.DecisionProvenanceR\n" +
 	"provenance\x12=\n" +
-	"\fdeleted_date\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vdeletedDateB\n" +
+	"\fdeleted_date\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vdeletedDate\x125\n" +
+	"\bthoughts\x18\x18 \x01(\v2\x19.cstp.v1.DecisionThoughtsR\bthoughtsB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -3811,7 +4353,24 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"\b_projectB\t\n" +
 	"\a_sourceB\x13\n" +
-	"\x11_journal_revision\"\xf3\x02\n" +
+	"\x11_journal_revision\"\xed\x02\n" +
+	"\aThought\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
+	"\vdecision_id\x18\x02 \x01(\tH\x00R\n" +
+	"decisionId\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x03 \x01(\tH\x01R\rcorrelationId\x88\x01\x01\x12\x14\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x123\n" +
+	"\n" +
+	"visibility\x18\x06 \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
+	"visibility\x12?\n" +
+	"\rrecorded_date\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\frecordedDate\x12=\n" +
+	"\fexpires_date\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vexpiresDateB\x0e\n" +
+	"\f_decision_idB\x11\n" +
+	"\x0f_correlation_id\"P\n" +
+	"\x10DecisionThoughts\x12&\n" +
+	"\x05items\x18\x01 \x03(\v2\x10.cstp.v1.ThoughtR\x05items\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\"\xf3\x02\n" +
 	"\x12DecisionProvenance\x12?\n" +
 	"\rrecorded_date\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\frecordedDate\x12=\n" +
 	"\fchanged_date\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vchangedDate\x12<\n" +
@@ -3928,7 +4487,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x18GetDecisionGraphResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.cstp.v1.GraphNodeR\x05nodes\x12(\n" +
 	"\x05links\x18\x02 \x03(\v2\x12.cstp.v1.GraphLinkR\x05links\x12\x1c\n" +
-	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\x9e\x02\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\xc3\x02\n" +
 	"\tGraphNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12/\n" +
@@ -3937,7 +4496,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x04date\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04date\x12\x14\n" +
 	"\x05agent\x18\x06 \x01(\tR\x05agent\x12\x1f\n" +
 	"\bcategory\x18\a \x01(\tH\x00R\bcategory\x88\x01\x01\x12\x1a\n" +
-	"\bdistance\x18\b \x01(\x05R\bdistanceB\v\n" +
+	"\bdistance\x18\b \x01(\x05R\bdistance\x12#\n" +
+	"\rthought_count\x18\t \x01(\x05R\fthoughtCountB\v\n" +
 	"\t_category\"`\n" +
 	"\tGraphLink\x12\x17\n" +
 	"\afrom_id\x18\x01 \x01(\tR\x06fromId\x12\x13\n" +
@@ -4043,7 +4603,39 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"decisionId\"u\n" +
 	"\x17ImportDecisionsResponse\x12/\n" +
 	"\aresults\x18\x01 \x03(\v2\x15.cstp.v1.ImportResultR\aresults\x12)\n" +
-	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*s\n" +
+	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision\"\x87\x02\n" +
+	"\x14RecordThoughtRequest\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12$\n" +
+	"\vdecision_id\x18\x02 \x01(\tH\x00R\n" +
+	"decisionId\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x03 \x01(\tH\x01R\rcorrelationId\x88\x01\x01\x123\n" +
+	"\n" +
+	"visibility\x18\x04 \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
+	"visibility\x12\"\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tH\x02R\trequestId\x88\x01\x01B\x0e\n" +
+	"\f_decision_idB\x11\n" +
+	"\x0f_correlation_idB\r\n" +
+	"\v_request_id\"C\n" +
+	"\x15RecordThoughtResponse\x12*\n" +
+	"\athought\x18\x01 \x01(\v2\x10.cstp.v1.ThoughtR\athought\"\xe0\x01\n" +
+	"\x13ListThoughtsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12$\n" +
+	"\vdecision_id\x18\x03 \x01(\tH\x00R\n" +
+	"decisionId\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x04 \x01(\tH\x01R\rcorrelationId\x88\x01\x01\x12\x18\n" +
+	"\aoversee\x18\x05 \x01(\bR\aoverseeB\x0e\n" +
+	"\f_decision_idB\x11\n" +
+	"\x0f_correlation_id\"l\n" +
+	"\x14ListThoughtsResponse\x12,\n" +
+	"\bthoughts\x18\x01 \x03(\v2\x10.cstp.v1.ThoughtR\bthoughts\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"&\n" +
+	"\x14DeleteThoughtRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"1\n" +
+	"\x15DeleteThoughtResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted*s\n" +
 	"\bLinkType\x12\x19\n" +
 	"\x15LINK_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14LINK_TYPE_SUPERSEDES\x10\x01\x12\x18\n" +
@@ -4076,7 +4668,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x15IMPORT_ACTION_DELETED\x10\x04\x12\x1a\n" +
 	"\x16IMPORT_ACTION_OUTDATED\x10\x05\x12\x18\n" +
 	"\x14IMPORT_ACTION_ERASED\x10\x06\x12\x19\n" +
-	"\x15IMPORT_ACTION_REFUSED\x10\a2\xe5\x11\n" +
+	"\x15IMPORT_ACTION_REFUSED\x10\a2\xa2\x15\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -4092,7 +4684,10 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x0eWatchDecisions\x12\x1e.cstp.v1.WatchDecisionsRequest\x1a\x1f.cstp.v1.WatchDecisionsResponse\"0\x88\xb5\x18\x01\x9a\xb5\x18%{\"filters\": {\"outcome\": [\"failure\"]}}\x90\x02\x010\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
 	"\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\xbc\x01\n" +
-	"\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"d\x88\xb5\x18\x04\x9a\xb5\x18Y{\"source\": \"docs/adr/0007-use-x.md\", \"decision\": {\"title\": \"Use X\", \"status\": \"decided\"}}\x90\x02\x02(\x01B}\n" +
+	"\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"d\x88\xb5\x18\x04\x9a\xb5\x18Y{\"source\": \"docs/adr/0007-use-x.md\", \"decision\": {\"title\": \"Use X\", \"status\": \"decided\"}}\x90\x02\x02(\x01\x12\xdf\x01\n" +
+	"\rRecordThought\x12\x1d.cstp.v1.RecordThoughtRequest\x1a\x1e.cstp.v1.RecordThoughtResponse\"\x8e\x01\x88\xb5\x18\x04\x9a\xb5\x18\x82\x01{\"correlationId\": \"rebuild-orders-index\", \"text\": \"The index is locked while it is rebuilt, so build a second one and swap them.\"}\x90\x02\x02\x12h\n" +
+	"\fListThoughts\x12\x1c.cstp.v1.ListThoughtsRequest\x1a\x1d.cstp.v1.ListThoughtsResponse\"\x1b\x88\xb5\x18\x01\x9a\xb5\x18\x10{\"pageSize\": 20}\x90\x02\x01\x12o\n" +
+	"\rDeleteThought\x12\x1d.cstp.v1.DeleteThoughtRequest\x1a\x1e.cstp.v1.DeleteThoughtResponse\"\x1f\x88\xb5\x18\x04\x9a\xb5\x18\x14{\"id\": \"THOUGHT-ID\"}\x90\x02\x02B}\n" +
 	"\vcom.cstp.v1B\fJournalProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
 var (
@@ -4108,7 +4703,7 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(LinkType)(0),                          // 0: cstp.v1.LinkType
 	(SearchOutcome)(0),                     // 1: cstp.v1.SearchOutcome
@@ -4118,171 +4713,193 @@ var file_cstp_v1_journal_proto_goTypes = []any{
 	(*Links)(nil),                          // 5: cstp.v1.Links
 	(*DecisionContent)(nil),                // 6: cstp.v1.DecisionContent
 	(*Decision)(nil),                       // 7: cstp.v1.Decision
-	(*DecisionProvenance)(nil),             // 8: cstp.v1.DecisionProvenance
-	(*DecisionHistory)(nil),                // 9: cstp.v1.DecisionHistory
-	(*FormerContent)(nil),                  // 10: cstp.v1.FormerContent
-	(*DecisionReview)(nil),                 // 11: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),          // 12: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),         // 13: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),             // 14: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),            // 15: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),           // 16: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),          // 17: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),          // 18: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),         // 19: cstp.v1.ReviewDecisionResponse
-	(*DecisionChanges)(nil),                // 20: cstp.v1.DecisionChanges
-	(*UpdateDecisionRequest)(nil),          // 21: cstp.v1.UpdateDecisionRequest
-	(*UpdateDecisionResponse)(nil),         // 22: cstp.v1.UpdateDecisionResponse
-	(*DeleteDecisionRequest)(nil),          // 23: cstp.v1.DeleteDecisionRequest
-	(*DeleteDecisionResponse)(nil),         // 24: cstp.v1.DeleteDecisionResponse
-	(*LinkDecisionsRequest)(nil),           // 25: cstp.v1.LinkDecisionsRequest
-	(*LinkDecisionsResponse)(nil),          // 26: cstp.v1.LinkDecisionsResponse
-	(*GetDecisionGraphRequest)(nil),        // 27: cstp.v1.GetDecisionGraphRequest
-	(*GetDecisionGraphResponse)(nil),       // 28: cstp.v1.GetDecisionGraphResponse
-	(*GraphNode)(nil),                      // 29: cstp.v1.GraphNode
-	(*GraphLink)(nil),                      // 30: cstp.v1.GraphLink
-	(*FindDuplicateDecisionsRequest)(nil),  // 31: cstp.v1.FindDuplicateDecisionsRequest
-	(*FindDuplicateDecisionsResponse)(nil), // 32: cstp.v1.FindDuplicateDecisionsResponse
-	(*DuplicateGroup)(nil),                 // 33: cstp.v1.DuplicateGroup
-	(*ExplainSearchRequest)(nil),           // 34: cstp.v1.ExplainSearchRequest
-	(*ExplainSearchResponse)(nil),          // 35: cstp.v1.ExplainSearchResponse
-	(*SearchExplanation)(nil),              // 36: cstp.v1.SearchExplanation
-	(*ScoreContribution)(nil),              // 37: cstp.v1.ScoreContribution
-	(*ExportDecisionsRequest)(nil),         // 38: cstp.v1.ExportDecisionsRequest
-	(*ExportDecisionsResponse)(nil),        // 39: cstp.v1.ExportDecisionsResponse
-	(*WatchDecisionsRequest)(nil),          // 40: cstp.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil),         // 41: cstp.v1.WatchDecisionsResponse
-	(*ShareDecisionRequest)(nil),           // 42: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),          // 43: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),         // 44: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),        // 45: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),         // 46: cstp.v1.ImportDecisionsRequest
-	(*DecisionIdentity)(nil),               // 47: cstp.v1.DecisionIdentity
-	(*SourceLinks)(nil),                    // 48: cstp.v1.SourceLinks
-	(*ImportResult)(nil),                   // 49: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),        // 50: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                            // 51: cstp.v1.Stakes
-	(DecisionStatus)(0),                    // 52: cstp.v1.DecisionStatus
-	(Outcome)(0),                           // 53: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),          // 54: google.protobuf.Timestamp
-	(Visibility)(0),                        // 55: cstp.v1.Visibility
-	(*DecisionFilters)(nil),                // 56: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),          // 57: google.protobuf.FieldMask
+	(*Thought)(nil),                        // 8: cstp.v1.Thought
+	(*DecisionThoughts)(nil),               // 9: cstp.v1.DecisionThoughts
+	(*DecisionProvenance)(nil),             // 10: cstp.v1.DecisionProvenance
+	(*DecisionHistory)(nil),                // 11: cstp.v1.DecisionHistory
+	(*FormerContent)(nil),                  // 12: cstp.v1.FormerContent
+	(*DecisionReview)(nil),                 // 13: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),          // 14: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),         // 15: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),             // 16: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),            // 17: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),           // 18: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),          // 19: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),          // 20: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),         // 21: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),                // 22: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),          // 23: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),         // 24: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),          // 25: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),         // 26: cstp.v1.DeleteDecisionResponse
+	(*LinkDecisionsRequest)(nil),           // 27: cstp.v1.LinkDecisionsRequest
+	(*LinkDecisionsResponse)(nil),          // 28: cstp.v1.LinkDecisionsResponse
+	(*GetDecisionGraphRequest)(nil),        // 29: cstp.v1.GetDecisionGraphRequest
+	(*GetDecisionGraphResponse)(nil),       // 30: cstp.v1.GetDecisionGraphResponse
+	(*GraphNode)(nil),                      // 31: cstp.v1.GraphNode
+	(*GraphLink)(nil),                      // 32: cstp.v1.GraphLink
+	(*FindDuplicateDecisionsRequest)(nil),  // 33: cstp.v1.FindDuplicateDecisionsRequest
+	(*FindDuplicateDecisionsResponse)(nil), // 34: cstp.v1.FindDuplicateDecisionsResponse
+	(*DuplicateGroup)(nil),                 // 35: cstp.v1.DuplicateGroup
+	(*ExplainSearchRequest)(nil),           // 36: cstp.v1.ExplainSearchRequest
+	(*ExplainSearchResponse)(nil),          // 37: cstp.v1.ExplainSearchResponse
+	(*SearchExplanation)(nil),              // 38: cstp.v1.SearchExplanation
+	(*ScoreContribution)(nil),              // 39: cstp.v1.ScoreContribution
+	(*ExportDecisionsRequest)(nil),         // 40: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),        // 41: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),          // 42: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),         // 43: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),           // 44: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),          // 45: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),         // 46: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),        // 47: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),         // 48: cstp.v1.ImportDecisionsRequest
+	(*DecisionIdentity)(nil),               // 49: cstp.v1.DecisionIdentity
+	(*SourceLinks)(nil),                    // 50: cstp.v1.SourceLinks
+	(*ImportResult)(nil),                   // 51: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),        // 52: cstp.v1.ImportDecisionsResponse
+	(*RecordThoughtRequest)(nil),           // 53: cstp.v1.RecordThoughtRequest
+	(*RecordThoughtResponse)(nil),          // 54: cstp.v1.RecordThoughtResponse
+	(*ListThoughtsRequest)(nil),            // 55: cstp.v1.ListThoughtsRequest
+	(*ListThoughtsResponse)(nil),           // 56: cstp.v1.ListThoughtsResponse
+	(*DeleteThoughtRequest)(nil),           // 57: cstp.v1.DeleteThoughtRequest
+	(*DeleteThoughtResponse)(nil),          // 58: cstp.v1.DeleteThoughtResponse
+	(Stakes)(0),                            // 59: cstp.v1.Stakes
+	(DecisionStatus)(0),                    // 60: cstp.v1.DecisionStatus
+	(Outcome)(0),                           // 61: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),          // 62: google.protobuf.Timestamp
+	(Visibility)(0),                        // 63: cstp.v1.Visibility
+	(*DecisionFilters)(nil),                // 64: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),          // 65: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	51, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	52, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	53, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	54, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
-	4,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	55, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	54, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	51, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	52, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	53, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	54, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	54, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
-	4,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	55, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
-	5,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	54, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
-	9,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
-	8,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
-	54, // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
-	54, // 19: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
-	54, // 20: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
-	52, // 21: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
-	11, // 22: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
-	5,  // 23: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
-	11, // 24: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
-	10, // 25: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	54, // 26: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
-	6,  // 27: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	53, // 28: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	54, // 29: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
-	6,  // 30: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	5,  // 31: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	7,  // 32: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	7,  // 33: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	56, // 34: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	7,  // 35: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	53, // 36: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	7,  // 37: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	51, // 38: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	52, // 39: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	54, // 40: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
-	4,  // 41: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	54, // 42: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
-	20, // 43: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	57, // 44: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	7,  // 45: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	54, // 46: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
-	5,  // 47: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
-	5,  // 48: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
-	7,  // 49: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	29, // 50: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
-	30, // 51: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	52, // 52: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	53, // 53: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	54, // 54: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
-	0,  // 55: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	56, // 56: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	33, // 57: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
-	7,  // 58: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
-	56, // 59: cstp.v1.ExplainSearchRequest.filters:type_name -> cstp.v1.DecisionFilters
-	36, // 60: cstp.v1.ExplainSearchResponse.decisions:type_name -> cstp.v1.SearchExplanation
-	1,  // 61: cstp.v1.SearchExplanation.outcome:type_name -> cstp.v1.SearchOutcome
-	37, // 62: cstp.v1.SearchExplanation.contributions:type_name -> cstp.v1.ScoreContribution
-	56, // 63: cstp.v1.SearchExplanation.unmet_filters:type_name -> cstp.v1.DecisionFilters
-	2,  // 64: cstp.v1.ScoreContribution.feature:type_name -> cstp.v1.ScoreFeature
-	56, // 65: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	7,  // 66: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	56, // 67: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	7,  // 68: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	7,  // 69: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	7,  // 70: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	6,  // 71: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	48, // 72: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	47, // 73: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
-	8,  // 74: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
-	54, // 75: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
-	3,  // 76: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	49, // 77: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	12, // 78: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	14, // 79: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	16, // 80: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	18, // 81: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	21, // 82: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	23, // 83: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	25, // 84: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	27, // 85: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	31, // 86: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
-	34, // 87: cstp.v1.JournalService.ExplainSearch:input_type -> cstp.v1.ExplainSearchRequest
-	38, // 88: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
-	40, // 89: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
-	42, // 90: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	44, // 91: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	46, // 92: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	13, // 93: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	15, // 94: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	17, // 95: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	19, // 96: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	22, // 97: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	24, // 98: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	26, // 99: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	28, // 100: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	32, // 101: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
-	35, // 102: cstp.v1.JournalService.ExplainSearch:output_type -> cstp.v1.ExplainSearchResponse
-	39, // 103: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
-	41, // 104: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
-	43, // 105: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	45, // 106: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	50, // 107: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	93, // [93:108] is the sub-list for method output_type
-	78, // [78:93] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	59,  // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	60,  // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	61,  // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	62,  // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	4,   // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
+	63,  // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	62,  // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	59,  // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	60,  // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	61,  // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	62,  // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	62,  // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	4,   // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
+	63,  // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	5,   // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
+	62,  // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	11,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
+	10,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
+	62,  // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
+	9,   // 19: cstp.v1.Decision.thoughts:type_name -> cstp.v1.DecisionThoughts
+	63,  // 20: cstp.v1.Thought.visibility:type_name -> cstp.v1.Visibility
+	62,  // 21: cstp.v1.Thought.recorded_date:type_name -> google.protobuf.Timestamp
+	62,  // 22: cstp.v1.Thought.expires_date:type_name -> google.protobuf.Timestamp
+	8,   // 23: cstp.v1.DecisionThoughts.items:type_name -> cstp.v1.Thought
+	62,  // 24: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
+	62,  // 25: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
+	60,  // 26: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
+	13,  // 27: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
+	5,   // 28: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
+	13,  // 29: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	12,  // 30: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
+	62,  // 31: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	6,   // 32: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
+	61,  // 33: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	62,  // 34: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	6,   // 35: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	5,   // 36: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	7,   // 37: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	7,   // 38: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	64,  // 39: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 40: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	61,  // 41: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	7,   // 42: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	59,  // 43: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	60,  // 44: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	62,  // 45: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	4,   // 46: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
+	62,  // 47: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	22,  // 48: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
+	65,  // 49: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	7,   // 50: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
+	62,  // 51: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	5,   // 52: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
+	5,   // 53: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
+	7,   // 54: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	31,  // 55: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
+	32,  // 56: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
+	60,  // 57: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	61,  // 58: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	62,  // 59: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	0,   // 60: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
+	64,  // 61: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	35,  // 62: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
+	7,   // 63: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
+	64,  // 64: cstp.v1.ExplainSearchRequest.filters:type_name -> cstp.v1.DecisionFilters
+	38,  // 65: cstp.v1.ExplainSearchResponse.decisions:type_name -> cstp.v1.SearchExplanation
+	1,   // 66: cstp.v1.SearchExplanation.outcome:type_name -> cstp.v1.SearchOutcome
+	39,  // 67: cstp.v1.SearchExplanation.contributions:type_name -> cstp.v1.ScoreContribution
+	64,  // 68: cstp.v1.SearchExplanation.unmet_filters:type_name -> cstp.v1.DecisionFilters
+	2,   // 69: cstp.v1.ScoreContribution.feature:type_name -> cstp.v1.ScoreFeature
+	64,  // 70: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 71: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	64,  // 72: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 73: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	7,   // 74: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	7,   // 75: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	6,   // 76: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	50,  // 77: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	49,  // 78: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
+	10,  // 79: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
+	62,  // 80: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
+	3,   // 81: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	51,  // 82: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	63,  // 83: cstp.v1.RecordThoughtRequest.visibility:type_name -> cstp.v1.Visibility
+	8,   // 84: cstp.v1.RecordThoughtResponse.thought:type_name -> cstp.v1.Thought
+	8,   // 85: cstp.v1.ListThoughtsResponse.thoughts:type_name -> cstp.v1.Thought
+	14,  // 86: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	16,  // 87: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	18,  // 88: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	20,  // 89: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	23,  // 90: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	25,  // 91: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	27,  // 92: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	29,  // 93: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	33,  // 94: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
+	36,  // 95: cstp.v1.JournalService.ExplainSearch:input_type -> cstp.v1.ExplainSearchRequest
+	40,  // 96: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	42,  // 97: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	44,  // 98: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	46,  // 99: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	48,  // 100: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	53,  // 101: cstp.v1.JournalService.RecordThought:input_type -> cstp.v1.RecordThoughtRequest
+	55,  // 102: cstp.v1.JournalService.ListThoughts:input_type -> cstp.v1.ListThoughtsRequest
+	57,  // 103: cstp.v1.JournalService.DeleteThought:input_type -> cstp.v1.DeleteThoughtRequest
+	15,  // 104: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	17,  // 105: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	19,  // 106: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	21,  // 107: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	24,  // 108: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	26,  // 109: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	28,  // 110: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	30,  // 111: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	34,  // 112: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
+	37,  // 113: cstp.v1.JournalService.ExplainSearch:output_type -> cstp.v1.ExplainSearchResponse
+	41,  // 114: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	43,  // 115: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	45,  // 116: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	47,  // 117: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	52,  // 118: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	54,  // 119: cstp.v1.JournalService.RecordThought:output_type -> cstp.v1.RecordThoughtResponse
+	56,  // 120: cstp.v1.JournalService.ListThoughts:output_type -> cstp.v1.ListThoughtsResponse
+	58,  // 121: cstp.v1.JournalService.DeleteThought:output_type -> cstp.v1.DeleteThoughtResponse
+	104, // [104:122] is the sub-list for method output_type
+	86,  // [86:104] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -4295,26 +4912,29 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[7].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[8].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[12].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[9].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[10].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[14].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[17].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[25].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[18].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[19].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[27].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[30].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[29].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[32].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[36].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[37].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[43].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[34].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[38].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[39].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[45].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[49].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   47,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

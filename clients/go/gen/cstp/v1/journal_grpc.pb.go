@@ -36,6 +36,9 @@ const (
 	JournalService_ShareDecision_FullMethodName          = "/cstp.v1.JournalService/ShareDecision"
 	JournalService_UnshareDecision_FullMethodName        = "/cstp.v1.JournalService/UnshareDecision"
 	JournalService_ImportDecisions_FullMethodName        = "/cstp.v1.JournalService/ImportDecisions"
+	JournalService_RecordThought_FullMethodName          = "/cstp.v1.JournalService/RecordThought"
+	JournalService_ListThoughts_FullMethodName           = "/cstp.v1.JournalService/ListThoughts"
+	JournalService_DeleteThought_FullMethodName          = "/cstp.v1.JournalService/DeleteThought"
 )
 
 // JournalServiceClient is the client API for JournalService service.
@@ -99,6 +102,16 @@ type JournalServiceClient interface {
 	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
 	// PERMISSION_DENIED for a record with an identity without the permission `migrate`.
 	ImportDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse], error)
+	// Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+	// can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+	// an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+	// many thoughts of the caller.
+	RecordThought(ctx context.Context, in *RecordThoughtRequest, opts ...grpc.CallOption) (*RecordThoughtResponse, error)
+	// Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+	// intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+	ListThoughts(ctx context.Context, in *ListThoughtsRequest, opts ...grpc.CallOption) (*ListThoughtsResponse, error)
+	// Deletes a thought of the caller's. Deleting it again changes nothing.
+	DeleteThought(ctx context.Context, in *DeleteThoughtRequest, opts ...grpc.CallOption) (*DeleteThoughtResponse, error)
 }
 
 type journalServiceClient struct {
@@ -280,6 +293,36 @@ func (c *journalServiceClient) ImportDecisions(ctx context.Context, opts ...grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JournalService_ImportDecisionsClient = grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse]
 
+func (c *journalServiceClient) RecordThought(ctx context.Context, in *RecordThoughtRequest, opts ...grpc.CallOption) (*RecordThoughtResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordThoughtResponse)
+	err := c.cc.Invoke(ctx, JournalService_RecordThought_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) ListThoughts(ctx context.Context, in *ListThoughtsRequest, opts ...grpc.CallOption) (*ListThoughtsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListThoughtsResponse)
+	err := c.cc.Invoke(ctx, JournalService_ListThoughts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) DeleteThought(ctx context.Context, in *DeleteThoughtRequest, opts ...grpc.CallOption) (*DeleteThoughtResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteThoughtResponse)
+	err := c.cc.Invoke(ctx, JournalService_DeleteThought_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JournalServiceServer is the server API for JournalService service.
 // All implementations must embed UnimplementedJournalServiceServer
 // for forward compatibility.
@@ -341,6 +384,16 @@ type JournalServiceServer interface {
 	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated. Errors:
 	// PERMISSION_DENIED for a record with an identity without the permission `migrate`.
 	ImportDecisions(grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]) error
+	// Attaches a step of the caller's reasoning to one of its intents, or to a decision that it may read. Only the caller
+	// can read it unless it is shared, and it expires. Errors: NOT_FOUND for a decision that the caller may not read and for
+	// an intent that it did not announce, CONFLICT where the request id was used for another thought, RATE_LIMITED for too
+	// many thoughts of the caller.
+	RecordThought(context.Context, *RecordThoughtRequest) (*RecordThoughtResponse, error)
+	// Lists thoughts, latest first, page by page: those about a decision that the caller may read, or its own ones about an
+	// intent, or all its own ones. Errors: NOT_FOUND for a decision that the caller may not read.
+	ListThoughts(context.Context, *ListThoughtsRequest) (*ListThoughtsResponse, error)
+	// Deletes a thought of the caller's. Deleting it again changes nothing.
+	DeleteThought(context.Context, *DeleteThoughtRequest) (*DeleteThoughtResponse, error)
 	mustEmbedUnimplementedJournalServiceServer()
 }
 
@@ -395,6 +448,15 @@ func (UnimplementedJournalServiceServer) UnshareDecision(context.Context, *Unsha
 }
 func (UnimplementedJournalServiceServer) ImportDecisions(grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ImportDecisions not implemented")
+}
+func (UnimplementedJournalServiceServer) RecordThought(context.Context, *RecordThoughtRequest) (*RecordThoughtResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordThought not implemented")
+}
+func (UnimplementedJournalServiceServer) ListThoughts(context.Context, *ListThoughtsRequest) (*ListThoughtsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListThoughts not implemented")
+}
+func (UnimplementedJournalServiceServer) DeleteThought(context.Context, *DeleteThoughtRequest) (*DeleteThoughtResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteThought not implemented")
 }
 func (UnimplementedJournalServiceServer) mustEmbedUnimplementedJournalServiceServer() {}
 func (UnimplementedJournalServiceServer) testEmbeddedByValue()                        {}
@@ -662,6 +724,60 @@ func _JournalService_ImportDecisions_Handler(srv interface{}, stream grpc.Server
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JournalService_ImportDecisionsServer = grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]
 
+func _JournalService_RecordThought_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordThoughtRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).RecordThought(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_RecordThought_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).RecordThought(ctx, req.(*RecordThoughtRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JournalService_ListThoughts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListThoughtsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).ListThoughts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_ListThoughts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).ListThoughts(ctx, req.(*ListThoughtsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JournalService_DeleteThought_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteThoughtRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).DeleteThought(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_DeleteThought_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).DeleteThought(ctx, req.(*DeleteThoughtRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JournalService_ServiceDesc is the grpc.ServiceDesc for JournalService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -716,6 +832,18 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UnshareDecision",
 			Handler:    _JournalService_UnshareDecision_Handler,
+		},
+		{
+			MethodName: "RecordThought",
+			Handler:    _JournalService_RecordThought_Handler,
+		},
+		{
+			MethodName: "ListThoughts",
+			Handler:    _JournalService_ListThoughts_Handler,
+		},
+		{
+			MethodName: "DeleteThought",
+			Handler:    _JournalService_DeleteThought_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
