@@ -15,7 +15,7 @@ from cstp_grpc.core.decisions.sql_tables import thoughts
 from cstp_grpc.platform.storage import pagination
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.row_mapper import RowMapper
-from cstp_grpc.platform.storage.unit_of_work import GlobalWriteLock, UnitOfWork
+from cstp_grpc.platform.storage.unit_of_work import GlobalWriteLock, UnitOfWork, UtcDateTime
 
 CONTENT = RowMapper(model.ThoughtContent, thoughts)
 THOUGHT = RowMapper(model.Thought, thoughts, nested={"content": CONTENT})
@@ -23,6 +23,24 @@ THOUGHT = RowMapper(model.Thought, thoughts, nested={"content": CONTENT})
 intents = sa.table("intents", sa.column("agent"), sa.column("correlation_id"), sa.column("decision_id"))
 COLUMN = thoughts.c
 LATEST_FIRST = (COLUMN.recorded_at.desc(), COLUMN.number.desc())
+IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
+READER = sa.bindparam("reader", type_=sa.Text)
+SAME_INTENT = sa.and_(intents.c.agent == COLUMN.agent, intents.c.correlation_id == COLUMN.correlation_id)
+# Not UNION ALL: several revisions of an intent may have been closed with the same decision.
+ABOUT = sa.union(
+    sa.select(COLUMN.decision_id, COLUMN.number).where(COLUMN.decision_id.in_(IDS)),
+    sa.select(intents.c.decision_id, COLUMN.number).join(thoughts, SAME_INTENT).where(intents.c.decision_id.in_(IDS)),
+).subquery()
+"""The numbers of the thoughts about decisions, and about the intents that were closed with these."""
+IS_READABLE = sa.or_(COLUMN.agent == READER, COLUMN.visibility == Visibility.SHARED.value, READER == OVERSEER)
+"""The condition of the thoughts that the reader of a decision may read too."""
+IS_LIVE = COLUMN.recorded_at > sa.bindparam("expired", type_=UtcDateTime)
+COUNTS = (
+    sa.select(ABOUT.c.decision_id, sa.func.count())
+    .join(thoughts, COLUMN.number == ABOUT.c.number)
+    .where(IS_LIVE, IS_READABLE)
+    .group_by(ABOUT.c.decision_id)
+)
 
 
 class SqlThoughtStore:
@@ -35,7 +53,7 @@ class SqlThoughtStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.order = GlobalWriteLock(database.dialect)
-        """Held by a transaction that reads before it writes, first of all."""
+        """Held by each transaction that writes, first of all."""
 
     def insert(self, unit_of_work: UnitOfWork, thought: model.Thought) -> None:
         unit_of_work.execute(sa.insert(thoughts).values(THOUGHT.to_row(thought)))
@@ -59,34 +77,28 @@ class SqlThoughtStore:
         is_same = COLUMN.correlation_id == about.correlation_id
         if about.decision_id is not None:
             is_same = COLUMN.decision_id == about.decision_id
-        own = (COLUMN.agent == thought.agent, COLUMN.recorded_at > expired)
-        query = sa.select(sa.func.count().filter(is_same), sa.func.count()).where(*own)
-        same, every = unit_of_work.execute(query.select_from(thoughts)).one()
+        own = sa.select(sa.func.count()).where(COLUMN.agent == thought.agent, COLUMN.recorded_at > expired)
+        same, every = unit_of_work.execute(sa.select(own.where(is_same).scalar_subquery(), own.scalar_subquery())).one()
         return same, every
 
     def delete(self, unit_of_work: UnitOfWork, agent: str, thought_id: str) -> bool:
         """Delete a thought of an agent; return whether there was one."""
+        # Two servers that delete the same rows in different orders would wait for each other.
+        self.order.hold(unit_of_work)
         same = (COLUMN.agent == agent, COLUMN.id == replace_unstorable(thought_id))
         return unit_of_work.execute(sa.delete(thoughts).where(*same)).rowcount > 0
 
     def remove_expired(self, unit_of_work: UnitOfWork, expired: datetime, limit: int) -> int:
         """Delete up to `limit` expired thoughts, the oldest first, and return their number."""
-        # Two servers that delete the same rows in different orders would wait for each other.
         self.order.hold(unit_of_work)
         old = sa.select(COLUMN.number).where(COLUMN.recorded_at <= expired).order_by(COLUMN.recorded_at).limit(limit)
         return unit_of_work.execute(sa.delete(thoughts).where(COLUMN.number.in_(old))).rowcount
 
     def count_about(self, ids: Sequence[str], reader: str, expired: datetime) -> dict[str, int]:
         """Return how many thoughts a reader may read about each of some decisions; those without any are left out."""
-        about = numbers_about(ids)
-        query = (
-            sa.select(about.c.decision_id, sa.func.count())
-            .join(thoughts, COLUMN.number == about.c.number)
-            .where(COLUMN.recorded_at > expired, is_readable(reader))
-            .group_by(about.c.decision_id)
-        )
+        values = {"ids": list(ids), "reader": reader, "expired": expired}
         with self._database.read_snapshot() as unit_of_work:
-            return {row[0]: row[1] for row in unit_of_work.execute(query)}
+            return {row[0]: row[1] for row in unit_of_work.execute(COUNTS, values)}
 
     def page(
         self,
@@ -101,10 +113,9 @@ class SqlThoughtStore:
         Without a decision, these are its own. Raises InvalidArgument for a page token of another listing.
         """
         conditions = (reader, decision_id, correlation_id)
-        query = sa.select(thoughts).where(COLUMN.recorded_at > expired)
+        query, values = sa.select(thoughts).where(IS_LIVE), {"reader": reader, "expired": expired, "ids": [decision_id]}
         if decision_id is not None:
-            about = sa.select(numbers_about([decision_id]).c.number)
-            query = query.where(COLUMN.number.in_(about), is_readable(reader))
+            query = query.where(COLUMN.number.in_(sa.select(ABOUT.c.number)), IS_READABLE)
         elif reader != OVERSEER:
             query = query.where(COLUMN.agent == reader)
         if correlation_id is not None:
@@ -114,7 +125,7 @@ class SqlThoughtStore:
             last = sa.tuple_(pagination.from_microseconds(int(at)), int(number))
             query = query.where(sa.tuple_(COLUMN.recorded_at, COLUMN.number) < last)
         with self._database.read_snapshot() as unit_of_work:
-            rows = unit_of_work.execute(query.order_by(*LATEST_FIRST).limit(request.limit + 1)).mappings().all()
+            rows = unit_of_work.execute(query.order_by(*LATEST_FIRST).limit(request.limit + 1), values).mappings().all()
         found = [THOUGHT.from_row(row) for row in rows[: request.limit]]
         items = tuple(found[: pagination.count_within_budget(found, estimate_thought_size)])
         if len(rows) == len(items):
@@ -122,23 +133,6 @@ class SqlThoughtStore:
         last_row = rows[len(items) - 1]
         key = (pagination.to_microseconds(last_row["recorded_at"]), last_row["number"])
         return pagination.Page(items, pagination.encode_page_token(conditions, key))
-
-
-def is_readable(reader: str) -> sa.ColumnElement[bool]:
-    """Return the condition of the thoughts that the reader of a decision may read too."""
-    if reader == OVERSEER:
-        return sa.true()
-    return sa.or_(COLUMN.agent == reader, COLUMN.visibility == Visibility.SHARED.value)
-
-
-def numbers_about(ids: Sequence[str]) -> sa.Subquery:
-    """Return the numbers of the thoughts about decisions, and about the intents that were closed with these."""
-    keys = [replace_unstorable(key) for key in ids]
-    direct = sa.select(COLUMN.decision_id, COLUMN.number).where(COLUMN.decision_id.in_(keys))
-    same = sa.and_(intents.c.agent == COLUMN.agent, intents.c.correlation_id == COLUMN.correlation_id)
-    led_to = sa.select(intents.c.decision_id, COLUMN.number).join(thoughts, same).where(intents.c.decision_id.in_(keys))
-    # Not UNION ALL: several revisions of an intent may have been closed with the same decision.
-    return sa.union(direct, led_to).subquery()
 
 
 def estimate_thought_size(thought: model.Thought) -> int:

@@ -223,6 +223,7 @@ class SqlAgentRecordStore:
         return min(limit, taken + unit_of_work.execute(delete(citations).where(*same)).rowcount)
 
     def erase_thoughts(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        self._order.hold(unit_of_work)
         chosen = select(thoughts.c.number).where(thoughts.c.agent == agent).limit(limit)
         return unit_of_work.execute(delete(thoughts).where(thoughts.c.number.in_(chosen))).rowcount
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,6 +30,7 @@ from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions.journals import JournalKit
 from tests.core.intents.test_sql_store import INTENT, remember_on
+from tests.databases import ServerWriter
 from tests.example_counts import examples
 
 LIMITS = ThoughtLimits(max_characters=100, per_target=3, per_agent=5, kept=timedelta(days=30))
@@ -128,6 +131,26 @@ def test_the_same_request_records_one_thought_and_another_one_conflicts(kit: Tho
     kit.clock.now += timedelta(days=30)
     assert kit.think("alice", "later", key, request_id="t-1").content.text == "later"
     assert kit.count_rows() == 2
+
+
+@pytest.mark.both_databases
+def test_requests_at_once_record_one_thought_and_keep_the_limit(kit: ThoughtKit, database: Database) -> None:
+    """Also if they reach different servers."""
+    other, key = ServerWriter(database), kit.decide()
+    servers = [kit.thoughts, Thoughts(kit.thought_store, kit.store, other, kit.clock, LIMITS)]
+
+    def think(number: int, request_id: str | None = None) -> str | None:
+        content = ThoughtContent("x", key, request_id=request_id)
+        try:
+            return servers[number % 2].record(content, "alice").id
+        except RateLimited:
+            return None
+
+    with ThreadPoolExecutor(8) as callers, closing(other):
+        assert len(set(callers.map(partial(think, request_id="t-1"), range(8)))) == 1
+        recorded = list(callers.map(think, range(8)))
+    assert sum(found is not None for found in recorded) == LIMITS.per_target - 1
+    assert kit.count_rows() == LIMITS.per_target
 
 
 @pytest.mark.contract("SqlThoughtStore.has_intent")
