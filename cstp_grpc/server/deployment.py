@@ -20,6 +20,8 @@ RULEBOOK_COPY: Final = "rulebooks.loaded"
 """The file of the rulebooks that workers loaded last, within the data folder."""
 INDEX_FOLDER: Final = "chroma"
 """The folder of the embedded index within the data folder."""
+MATRIX_FILE: Final = "matrix"
+"""The file of the vector matrix within the data folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,19 @@ class SqlDecisionStore:
         with self._database.read_snapshot() as unit_of_work:
             return [ErasedRow(*row) for row in self._erased.all(unit_of_work, {"after": after_revision})]
 
+    def unchanged_until(self, revision: int, erased_revision: int) -> tuple[int, int, set[str]]:
+        """Return the decisions that last changed up to a revision: their number, and the sum of their revisions.
+
+        Also returns the ids of those that changed after it, or were deleted after `erased_revision`.
+        """
+        column, erased = decisions.c, deleted_decisions.c
+        unchanged = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(column.revision), 0))
+        changed = sa.select(column.id).where(column.revision > revision)
+        deleted = sa.select(erased.id).where(erased.revision > erased_revision)
+        with self._database.read_snapshot() as unit_of_work:
+            count, total = unit_of_work.execute(unchanged.where(column.revision <= revision)).one()
+            return count, int(total), {*unit_of_work.execute(sa.union(changed, deleted)).scalars()}
+
     def newest_revision(self) -> int:
         """Return the revision of the latest change, or -1 in an empty journal."""
         # By the driver, since searches ask.

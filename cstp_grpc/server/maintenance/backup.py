@@ -29,7 +29,7 @@ from cstp_grpc.platform.storage.sqlite_snapshot import (
     sync_file,
     write_sqlite_snapshot,
 )
-from cstp_grpc.server.deployment import INDEX_FOLDER, RULEBOOK_COPY
+from cstp_grpc.server.deployment import INDEX_FOLDER, MATRIX_FILE, RULEBOOK_COPY
 from cstp_grpc.server.wiring.embedding import CONVERTED_FOLDER
 
 MANIFEST: Final = "manifest.json"
@@ -46,7 +46,7 @@ STAGED: Final = ".restoring"
 """The suffix of a file that is about to replace another."""
 
 REBUILT_FOLDERS: Final = frozenset({INDEX_FOLDER, CONVERTED_FOLDER})
-REBUILT_FILES: Final = frozenset({"lock", RULEBOOK_COPY})
+REBUILT_FILES: Final = frozenset({"lock", RULEBOOK_COPY, MATRIX_FILE, f"{MATRIX_FILE}.new"})
 REBUILT_SUFFIXES: Final = (".db", *LOG_SUFFIXES, ".lock", ".log", ".next", ".writing", STAGED, UNFINISHED)
 """Files that are not copied: a server rebuilds them, or they are locks or logs; the journal is saved separately."""
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.core.decisions.search.array_file import open_array_file, write_array_file
+from cstp_grpc.core.decisions.search.matrix_file import describe_snapshot, read_snapshot
+from cstp_grpc.core.decisions.search.matrix_snapshot import StringInterner
 from cstp_grpc.core.decisions.search.ranking import MIN_ROWS_TO_ESTIMATE, CandidateRows, ScoredDecision
 from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
@@ -43,24 +47,41 @@ MEMORY: int | None = None
 """The descriptor of the memory that matrices have their vectors in; None if each has its own."""
 
 
-@pytest.fixture(params=["own", "shared"], scope="module", autouse=True)
-def memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run each test with vectors of a process alone, and with those that processes share."""
-    global MEMORY
+FILE: Path | None = None
+"""The file from which matrices continue after half of their batches; None if they do not."""
+
+
+@pytest.fixture(params=["own", "shared", "file"], scope="module", autouse=True)
+def memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run each test with vectors of a process alone, with those that processes share, and with a mapped file."""
+    global FILE, MEMORY
     if request.param == "own":
         yield
-        return
-    MEMORY = create_shared_memory()
-    yield
-    os.close(MEMORY)
-    MEMORY = None
+    elif request.param == "file":
+        FILE = tmp_path_factory.mktemp("matrix") / "matrix"
+        yield
+        FILE = None
+    else:
+        MEMORY = create_shared_memory()
+        yield
+        os.close(MEMORY)
+        MEMORY = None
 
 
 def matrix_of(*batches: Sequence[IndexRow], sharing: ReadPolicy = SHARE_WITH_ALL) -> VectorMatrix:
     matrix = VectorMatrix(3, sharing, None if MEMORY is None else SharedVectorPool(MEMORY, 3))
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        if FILE is not None and number == len(batches) // 2:
+            continue_from_file(FILE, matrix)
         matrix.apply(batch)
     return matrix
+
+
+def continue_from_file(path: Path, matrix: VectorMatrix) -> None:
+    write_array_file(path, *describe_snapshot(*matrix.published()))
+    content, arrays = open_array_file(path)
+    path.unlink()
+    matrix.adopt(read_snapshot(content, arrays), StringInterner(content["texts"]))
 
 
 def ids(candidates: CandidateRows) -> list[str]:

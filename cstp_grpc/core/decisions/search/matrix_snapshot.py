@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,24 @@ class StringInterner:
     ABSENT = 0
     """The number that stands for None."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+    def __init__(self, texts: Sequence[str | None] = ()) -> None:
+        """Give texts the numbers from 1 on; None stands for a number that no text has."""
+        self._numbers = {text: number for number, text in enumerate(texts, 1) if text is not None}
+        self._last = len(texts)
 
     def intern(self, text: str | None) -> int:
         """Return the integer of a text, assigning one if it is new. Only one thread at a time may call this."""
-        return self.ABSENT if text is None else self._numbers.setdefault(text, len(self._numbers) + 1)
+        if text is None:
+            return self.ABSENT
+        number = self._numbers.setdefault(text, self._last + 1)
+        self._last = max(self._last, number)
+        return number
+
+    def texts(self, used: set[int]) -> list[str | None]:
+        """Return the texts in the order of their numbers, with None for numbers that are not used."""
+        # A copy, since a writer may add texts meanwhile.
+        texts = {number: text for text, number in self._numbers.copy().items() if number in used}
+        return [texts.get(number) for number in range(1, max(texts, default=0) + 1)]
 
     def find(self, text: str) -> int:
         """Return the integer of a text, or one that no row has."""
@@ -389,35 +401,61 @@ class SnapshotBuilder:
         self._entries = end
 
 
+class LiveRows(NamedTuple):
+    """The rows of a snapshot that are not dead, in arrays without spare capacity; the vectors are their passages'."""
+
+    columns: MatrixColumns
+    passages: row_vectors.Rows
+    starts: NDArray[np.int64]
+    has_lesson: Mask
+    words: WordIndex
+    tags: TagColumns
+    ids: list[str]
+
+    @classmethod
+    def of(cls, snapshot: MatrixSnapshot) -> LiveRows:
+        alive = snapshot.alive[: snapshot.size]
+        kept = np.flatnonzero(alive)
+        kept_entries = np.flatnonzero(alive[snapshot.tags.rows[: snapshot.entries]])
+        tags = snapshot.tags.copy(kept_entries, len(kept_entries))
+        # The new row of a kept one is the number of kept rows before it.
+        new_positions = np.cumsum(alive, dtype=np.int32) - 1
+        tags.rows[:] = new_positions[tags.rows]
+        numbers, starts = snapshot.passage_numbers(kept)
+        return cls(
+            snapshot.columns.copy(kept, len(kept)),
+            numbers,
+            starts,
+            snapshot.passages.has_lesson[kept],
+            snapshot.words.compacted(alive, new_positions),
+            tags,
+            [snapshot.ids[position] for position in kept.tolist()],
+        )
+
+    def capacities(self) -> tuple[int, int, int]:
+        """Return how many rows, passages and tags there should be room for."""
+        rows = max(INITIAL_CAPACITY, 2 * len(self.ids))
+        return rows, max(rows, 2 * len(self.passages)), max(INITIAL_CAPACITY, 2 * len(self.tags.rows))
+
+
 def compact_snapshot(snapshot: MatrixSnapshot) -> MatrixSnapshot:
     """Return a snapshot without the dead rows, in new arrays; readers of the old one are not affected."""
-    alive = snapshot.alive[: snapshot.size]
-    kept = np.flatnonzero(alive)
-    capacity = max(INITIAL_CAPACITY, 2 * len(kept))
-    entry_rows = snapshot.tags.rows[: snapshot.entries]
-    kept_entries = np.flatnonzero(alive[entry_rows])
-    tags = snapshot.tags.copy(kept_entries, max(INITIAL_CAPACITY, 2 * len(kept_entries)))
-    # The new row of a kept one is the number of kept rows before it.
-    new_positions = np.cumsum(alive, dtype=np.int32) - 1
-    tags.rows[: len(kept_entries)] = new_positions[tags.rows[: len(kept_entries)]]
-    ids = [snapshot.ids[position] for position in kept.tolist()]
-    numbers, starts = snapshot.passage_numbers(kept)
-    room = max(capacity, 2 * len(numbers))
-    passages = PassageRows(
-        snapshot.passages.vectors.copy(numbers, room),
-        room,
-        copy_rows(starts, slice(None), capacity),
-        copy_rows(snapshot.passages.has_lesson, kept, capacity),
-    )
+    live, every = LiveRows.of(snapshot), slice(None)
+    capacity, room, tag_capacity = live.capacities()
     return MatrixSnapshot(
-        snapshot.columns.copy(kept, capacity),
-        passages,
-        snapshot.words.compacted(alive, new_positions),
-        tags,
-        ids,
-        len(kept),
-        len(numbers),
-        len(kept_entries),
+        live.columns.copy(every, capacity),
+        PassageRows(
+            snapshot.passages.vectors.copy(live.passages, room),
+            room,
+            copy_rows(live.starts, every, capacity),
+            copy_rows(live.has_lesson, every, capacity),
+        ),
+        live.words,
+        live.tags.copy(every, tag_capacity),
+        live.ids,
+        len(live.ids),
+        len(live.passages),
+        len(live.tags.rows),
         0,
         np.ones(capacity, np.bool_),
     )

@@ -13,6 +13,7 @@ from cstp_grpc.contract.errors import Unavailable
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.passages import PreparedTexts
 from cstp_grpc.core.decisions.reindexing import adopt_prepared_vectors
+from cstp_grpc.core.decisions.search.matrix_file import JournalPosition, MatrixFile
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
@@ -32,10 +33,13 @@ SYNC_BATCH = 1000
 class MatrixSync:
     """Copies changes of the journal into the matrix."""
 
-    def __init__(self, store: SqlDecisionStore, model: str, matrix: VectorMatrix) -> None:
+    def __init__(
+        self, store: SqlDecisionStore, model: str, matrix: VectorMatrix, file: MatrixFile | None = None
+    ) -> None:
         self._store = store
         self._model = model
         self._matrix = matrix
+        self._file = file
         # Not the newest revision of the matrix: this server may have put in a change of its own before it saw an
         # earlier one of another server. Here revisions come in their order, because the outbox shows them so.
         self._revision = -1
@@ -66,7 +70,16 @@ class MatrixSync:
                 if max(newest, self._revision) < revision:
                     raise Unavailable("the journal has not come to that revision; try again")
 
+    def save(self) -> None:
+        """Save the matrix in its file, if it has one and has changed much. Raises QueryFailed and OSError."""
+        if self._file is not None:
+            self.refresh()
+            # Without the lock: the matrix contains at least this.
+            self._file.save_if_due(JournalPosition(self._revision, self._erased_revision))
+
     def _refresh(self) -> int:
+        if self._revision < 0 and self._file is not None:
+            self._revision, self._erased_revision = self._file.restore()
         count = 0
         for rows in split_into_batches(self._store.index_rows(self._model, self._revision), SYNC_BATCH):
             # In this order: if applying fails, the next call reads the same rows again, and the matrix ignores those

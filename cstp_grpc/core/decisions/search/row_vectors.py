@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -121,7 +121,7 @@ class Int8Codes:
         """Use given arrays, which may be in memory that processes share."""
         self.codes = codes
         self.scales = scales
-        self._extremes = extremes
+        self.extremes = extremes
 
     @classmethod
     def empty(cls, capacity: int, dimensions: int) -> Int8Codes:
@@ -133,7 +133,7 @@ class Int8Codes:
         rounded, end = QuantizedVectors.of(vectors), begin + len(vectors)
         self.codes[begin:end], self.scales[begin:end] = rounded.codes, rounded.scales
         found = np.array([rounded.residuals.max(), rounded.norms.max()], np.float32)
-        np.maximum(self._extremes, found, out=self._extremes)
+        np.maximum(self.extremes, found, out=self.extremes)
 
     def copy(self, kept: Any, capacity: int) -> Int8Codes:
         """Return codes that begin with those of the kept rows, with room for `capacity` rows."""
@@ -142,12 +142,12 @@ class Int8Codes:
         copied.codes[: len(codes)] = codes
         copied.scales[: len(codes)] = self.scales[kept]
         # Those of rows that are not kept may make the bound a little wider than it must be.
-        copied._extremes[:] = self._extremes
+        copied.extremes[:] = self.extremes
         return copied
 
     def error_bounds(self, queries: QuantizedVectors) -> Scores:
         """Return for each query how much an estimate may differ from its score, be it of float32 or float64."""
-        residual, norm = self._extremes
+        residual, norm = self.extremes
         # With q = q' + a and v = v' + b, of which q' and v' are what the codes say: qv - q'v' = qb + av', and each of
         # these products is at most the product of the norms (Cauchy-Schwarz).
         # The smallest normal number is for products of vectors so short that rounding them is not relative any more.
@@ -196,6 +196,11 @@ FIRST_SLOTS: Final = 4096
 """Initial number of slots, doubled when full. The file is sparse: memory is used only for slots that are written."""
 
 
+SAVED_NAMES: Final = ("vectors", "codes", "scales", "extremes")
+ROWS_PER_PART: Final = 4096
+"""Rows saved at a time. Chosen: their vectors of 384 float32 take 6 MB of memory."""
+
+
 class LocalVectors:
     """Vectors and codes in arrays of this process, row by row; a row is written once, before any reader knows it."""
 
@@ -225,6 +230,20 @@ class LocalVectors:
         array = np.zeros((capacity, self._array.shape[1]), np.float32)
         array[: len(entries)] = entries
         return LocalVectors(array, self._codes.copy(kept, capacity), len(entries))
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]], count: int) -> LocalVectors:
+        """Return the vectors of which `save` returned the arrays, `count` of them; the arrays may have more room."""
+        vectors, codes, scales, extremes = (arrays[name] for name in SAVED_NAMES)
+        return cls(vectors, Int8Codes(codes, scales, extremes[:2]), count)
+
+    def save(self, rows: Rows) -> Sequence[tuple[str, Iterable[NDArray[Any]]]]:
+        """Return the arrays of some rows by name, each in parts."""
+        self._encode(int(rows.max(initial=-1)) + 1)
+        arrays: Sequence[NDArray[Any]] = self._array, self._codes.codes, self._codes.scales
+        split = np.array_split(rows, len(rows) // ROWS_PER_PART + 1)
+        parts = [map(array.__getitem__, split) for array in arrays]
+        return [*zip(SAVED_NAMES, parts, strict=False), (SAVED_NAMES[-1], [self._codes.extremes])]
 
     def take(self, rows: Rows) -> Vectors:
         return self._array[rows]

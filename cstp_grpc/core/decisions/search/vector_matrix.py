@@ -8,7 +8,7 @@ locks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -65,6 +65,8 @@ class VectorMatrix:
 
         It has room for `expected` passages, and grows beyond.
         """
+        self.on_forget: Callable[[], object] = lambda: None
+        """Called after decisions were removed."""
         self._sharing = sharing
         # Held by the builder of the next snapshot, and by readers that need `_position_of` together with a snapshot.
         # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
@@ -104,6 +106,19 @@ class VectorMatrix:
             for row in erased:
                 change.erase(row)
             self._publish(change.snapshot())
+        self.on_forget()
+
+    def published(self) -> tuple[matrix_snapshot.MatrixSnapshot, matrix_snapshot.StringInterner]:
+        """Return the present snapshot and the texts of its numbers."""
+        with self._lock:
+            return self._snapshot, self._interner
+
+    def adopt(self, snapshot: matrix_snapshot.MatrixSnapshot, interner: matrix_snapshot.StringInterner) -> None:
+        """Replace all rows by those of a snapshot without dead rows. No search may run meanwhile."""
+        with self._lock:
+            self._interner = interner
+            self._index_rows(snapshot)
+            self._publish(snapshot)
 
     def candidates(self, caller: str, filters: DecisionFilter) -> CandidateRows:
         """Return the decisions that the caller may read and that pass the filters."""
@@ -239,11 +254,14 @@ class VectorMatrix:
                 # the failed row wrote lies beyond `size`, and the next builder overwrites it.
                 self._publish(change.snapshot())
 
+    def _index_rows(self, snapshot: matrix_snapshot.MatrixSnapshot) -> None:
+        self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
+
     def _publish(self, snapshot: matrix_snapshot.MatrixSnapshot) -> None:
         if snapshot.size >= MIN_ROWS_TO_COMPACT and snapshot.dead > snapshot.size / 2:
-            snapshot = matrix_snapshot.compact_snapshot(snapshot)
             # A new dict and new arrays: readers of the previous snapshot keep the old ones until they are done.
-            self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
+            snapshot = matrix_snapshot.compact_snapshot(snapshot)
+            self._index_rows(snapshot)
         self._snapshot = snapshot
         self._recent = SnapshotRowCache(snapshot)
         # Last: results from the former snapshot must never count as results from this one.
