@@ -79,7 +79,7 @@ def prepare(case: Mapping[str, Any], caller: Caller) -> dict[str, str]:
         for name, path in exchange.get("keep", {}).items():
             kept: Any = earlier.result
             for key in path.split("."):
-                kept = kept[key]
+                kept = kept[int(key) if isinstance(kept, list) else key]
             ids[f"<{name}>"] = kept
     return ids
 

@@ -128,6 +128,7 @@ DECISION_ROWS: Rows = {
     "supersedes": "{links.supersedes}",
     "depends on": "{links.depends_on}",
     "relates to": "{links.relates_to}",
+    "summarizes": "{links.summarizes}",
     "source": "{source}",
     "content": lambda item: revision_text(item.history.revision),
     "former": former_titles_text,

@@ -19,6 +19,7 @@ PHRASES: Final[Mapping[int, tuple[str, str]]] = {
     journal_pb2.LINK_TYPE_SUPERSEDES: ("supersedes", "superseded by"),
     journal_pb2.LINK_TYPE_DEPENDS_ON: ("depends on", "needed by"),
     journal_pb2.LINK_TYPE_RELATES_TO: ("relates to", "related to by"),
+    journal_pb2.LINK_TYPE_SUMMARIZES: ("summarizes", "summarized by"),
 }
 """How a link reads from its beginning, and from its end."""
 
@@ -79,6 +80,7 @@ MERMAID_ARROWS: Final[Mapping[int, str]] = {
     journal_pb2.LINK_TYPE_SUPERSEDES: "==>",
     journal_pb2.LINK_TYPE_DEPENDS_ON: "-->",
     journal_pb2.LINK_TYPE_RELATES_TO: "-.->",
+    journal_pb2.LINK_TYPE_SUMMARIZES: "--o",
 }
 OUTCOME_COLOURS: Final[Mapping[int, str]] = {
     types_pb2.OUTCOME_SUCCESS: "#2e7d32",
@@ -121,6 +123,7 @@ LINK_STYLES: Final[Mapping[int, Mapping[str, str]]] = {
     journal_pb2.LINK_TYPE_SUPERSEDES: {"stroke": "#6a1b9a", "stroke-width": "2"},
     journal_pb2.LINK_TYPE_DEPENDS_ON: {"stroke": "#1565c0"},
     journal_pb2.LINK_TYPE_RELATES_TO: {"stroke": "#757575", "stroke-dasharray": "5 4"},
+    journal_pb2.LINK_TYPE_SUMMARIZES: {"stroke": "#00838f", "stroke-dasharray": "1 3"},
 }
 
 OUTCOME_WORDS: Final[Mapping[int, str]] = {

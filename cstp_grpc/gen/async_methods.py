@@ -1318,8 +1318,8 @@ class AsyncCstp:
     ) -> journal_pb2.Decision:
         """Sets how a decision that the caller may read turned out, and the lesson.
 
-        The latest review counts; earlier ones stay in the history of the decision. Errors: NOT_FOUND, CONFLICT if the
-        request id was used for another review of the decision.
+        The latest review counts; earlier ones stay in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT
+        for a summary, CONFLICT if the request id was used for another review of the decision.
 
         Args:
             id: Its identifier.
@@ -1355,7 +1355,7 @@ class AsyncCstp:
 
         An update that changes nothing makes no revision, so that repeating one does no harm. What a review says is
         changed by ReviewDecision, who may read it by ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's
-        shared one, CONFLICT if its revision is not the expected one.
+        shared one, INVALID_ARGUMENT for a summary, CONFLICT if its revision is not the expected one.
 
         Args:
             id: Its identifier.
@@ -1506,6 +1506,33 @@ class AsyncCstp:
         call = calls.explain_search(query, filters=filters, limit=limit, min_score=min_score, expected=expected)
         return await self._caller.make(call, timeout=timeout)
 
+    async def compact_decisions(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
+        min_decisions: int | None = None,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> journal_pb2.CompactDecisionsResponse:
+        """Writes summaries of old decisions of the caller's that have an outcome, one of each topic.
+
+        A topic is a category, or the first tag of decisions without one, among decisions of one project with the same
+        visibility. A summary is a decision with the tag "summary" which counts the outcomes of up to 50 decisions,
+        quotes titles and lessons of some, and links to all of them. They stay as they are; session contexts show the
+        summary in their place, and queries show it in the place of several that are less relevant. A repetition writes
+        nothing; later decisions of a topic are added by a new summary, which supersedes the former one. A summary is
+        deleted once a decision that it cites is deleted, is shared or unshared, or no longer agrees with it. Errors:
+        QUERY_FAILED.
+
+        Args:
+            filters: Conditions that decisions must meet. [default of `dateBefore`: 90 days ago]
+            min_decisions: Minimum number of decisions of a topic that no summary cites yet, 2 to 50. [default: 5]
+            dry_run: True answers the summaries without writing them.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.compact_decisions(filters=filters, min_decisions=min_decisions, dry_run=dry_run)
+        return await self._caller.make(call, timeout=timeout)
+
     def export_decisions(
         self,
         *,
@@ -1568,7 +1595,8 @@ class AsyncCstp:
     async def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
         """Lets every agent find a decision of the caller's.
 
-        Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+        Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary of private
+        decisions.
 
         Args:
             id: Its identifier.

@@ -865,6 +865,23 @@ def explain_search(
     )
 
 
+def compact_decisions(
+    *,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
+    min_decisions: int | None = None,
+    dry_run: bool = False,
+) -> UnaryCall[journal_pb2.CompactDecisionsResponse]:
+    """Describe compactDecisions of cstp.v1.JournalService."""
+    return UnaryCall(
+        "cstp.compactDecisions",
+        {
+            "filters": filters,
+            "min_decisions": min_decisions,
+            "dry_run": dry_run,
+        },
+    )
+
+
 def export_decisions(
     *,
     filters: types_pb2.DecisionFilters | Fields | None = None,

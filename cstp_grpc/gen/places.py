@@ -24,6 +24,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.batchCheckGuardrails': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
     'cstp.checkGuardrails': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
     'cstp.closeIntent': 'cstp_grpc.gen.cstp.v1.intents_pb2',
+    'cstp.compactDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.createPushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.createToken': 'cstp_grpc.gen.cstp.v1.admin_pb2',
     'cstp.deleteDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',

@@ -24,6 +24,7 @@ from cstp_grpc.core.audit.proofs import AuditProofs
 from cstp_grpc.core.audit.servicer import AuditService
 from cstp_grpc.core.audit.sql_summary import SqlAuditSummary
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.decisions.compaction import Compactor
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import JournalStores
@@ -142,7 +143,15 @@ class Served:
                 GuardrailChecks(NAME, checks),
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
-                journal, search, LIMITS, thoughts, feed, StreamLimit("exports", 1, "here"), oversight, asyncio.to_thread
+                journal,
+                Compactor(store, journal, embedder.model, clock),
+                search,
+                LIMITS,
+                thoughts,
+                feed,
+                StreamLimit("exports", 1, "here"),
+                oversight,
+                asyncio.to_thread,
             ),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(
                 trail,

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.enums import Outcome, Visibility
-from cstp_grpc.contract.errors import Conflict, PermissionDenied
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.contract.errors import Conflict, InvalidArgument, PermissionDenied
 from cstp_grpc.core.audit.model import AuditEvent, AuditSink
 from cstp_grpc.core.decisions import lifecycle, model
 from cstp_grpc.core.decisions.journal_reader import JournalReader, decision_not_found_error
@@ -102,11 +102,7 @@ class Journal(JournalReader):
         Texts are embedded before, which may raise QueryFailed.
         """
         change = self._change_context(caller, request_id)
-        content, links = lifecycle.normalize_content(content), lifecycle.normalize_links(links)
-        entry = lifecycle.new_entry(
-            lifecycle.new_decision_id(), content, lifecycle.hash_content(content, links), caller, change.at
-        )
-        entry = replace(entry, decision=replace(entry.decision, links=links), idempotency_key=idempotency_key)
+        entry = replace(self._new_entry(content, links, change), idempotency_key=idempotency_key)
         # For a repeated request this is done in vain.
         prepared = self._prepare([entry.decision])
 
@@ -116,14 +112,50 @@ class Journal(JournalReader):
                 return require_same_content(known, entry, key_name)
             if idempotency_key is not None and transaction.was_deleted(idempotency_key):
                 raise Conflict(f"{key_name} was used to record a decision that is deleted")
-            transaction.insert([entry])
-            transaction.put_vectors(self._embedder.model, [prepared.vectors_of(entry.decision)])
-            if links != model.Links():
-                transaction.declare([DeclaredLinks(entry.decision.id, links)])
-            transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
-            return entry.decision
+            return self._insert(transaction, entry, prepared)
 
         return self._prepare_write(change, job)
+
+    def record_summary(
+        self,
+        content: model.DecisionContent,
+        links: model.Links,
+        cited: Mapping[str, model.Decision],
+        caller: str,
+        request_id: str,
+    ) -> model.Decision | None:
+        """Record a summary of decisions of the caller; None if they changed, or another summary cites one of them.
+
+        Raises QueryFailed if the embedder fails.
+        """
+        change = self._change_context(caller, request_id)
+        entry = self._new_entry(content, links, change)
+        prepared = self._prepare([entry.decision])
+
+        def job(transaction: JournalTransaction) -> model.Decision | None:
+            present = {key: found.decision for key, found in transaction.load(cited).items()}
+            others = [each.decision for each in transaction.find_summaries(caller, cited)]
+            current = {each.id for each in others if each.status is not DecisionStatus.SUPERSEDED}
+            if present != cited or current != set(links.supersedes):
+                return None
+            return self._insert(transaction, entry, prepared)
+
+        return self._write(change, job)
+
+    def _new_entry(self, content: model.DecisionContent, links: model.Links, change: ChangeContext) -> JournalEntry:
+        content, links = lifecycle.normalize_content(content), lifecycle.normalize_links(links)
+        content_hash = lifecycle.hash_content(content, links)
+        entry = lifecycle.new_entry(lifecycle.new_decision_id(), content, content_hash, change.caller, change.at)
+        return replace(entry, decision=replace(entry.decision, links=links))
+
+    def _insert(self, transaction: JournalTransaction, entry: JournalEntry, prepared: PreparedTexts) -> model.Decision:
+        decision = entry.decision
+        transaction.insert([entry])
+        transaction.put_vectors(self._embedder.model, [prepared.vectors_of(decision)])
+        if decision.links != model.Links():
+            transaction.declare([DeclaredLinks(decision.id, decision.links)])
+        transaction.record_event(AuditEvent.DECISION_RECORDED, decision)
+        return decision
 
     def review(
         self,
@@ -152,8 +184,10 @@ class Journal(JournalReader):
             if known is not None:
                 require_same_review(known, outcome, lesson)
                 return entry.decision
+            lifecycle.refuse_summary(entry)
             after = lifecycle.apply_review(entry, outcome, lesson, change.at)
             transaction.update([after])
+            transaction.remove_outdated_summaries(after.decision.agent, [decision_id])
             transaction.add_review(after.decision, idempotency_key)
             if decision_passages(after.decision) != decision_passages(entry.decision):
                 transaction.put_vectors(self._embedder.model, [prepared.vectors_of(after.decision)])
@@ -186,6 +220,7 @@ class Journal(JournalReader):
 
         def job(transaction: JournalTransaction) -> model.Decision:
             before = self._own_entry(transaction, decision_id, caller)
+            lifecycle.refuse_summary(before)
             after = lifecycle.apply_update(before, changes, names)
             # Without the expected revision: it may be the repetition of an update whose answer was lost.
             if lifecycle.has_same_content(before, after):
@@ -196,6 +231,7 @@ class Journal(JournalReader):
                 )
             transaction.keep_former(before, after)
             transaction.update([after])
+            transaction.remove_outdated_summaries(change.caller, [decision_id])
             if decision_passages(after.decision) != decision_passages(before.decision):
                 transaction.put_vectors(self._embedder.model, [prepared.vectors_of(after.decision)])
             (after,) = transaction.update_status([decision_id])
@@ -309,6 +345,8 @@ class Journal(JournalReader):
 
         def job(transaction: JournalTransaction) -> Sequence[model.ImportResult]:
             ids = {item.decision_id for item in candidates}
+            # Those that summaries cite, too.
+            ids.update(key for item in candidates for key in item.declaration.links.summarizes)
             known, deleted = transaction.load(ids), transaction.find_deleted(ids)
             merged = lifecycle.ImportPlanner(known, deleted, caller, change.at).plan(candidates)
             # First: it removes the links to the decision, and those that are left in an export were declared later.
@@ -331,6 +369,7 @@ class Journal(JournalReader):
             ]
             transaction.put_vectors(self._embedder.model, list(map(prepared.vectors_of, embedded)))
             transaction.declare(list(merged.declarations.values()))
+            transaction.remove_outdated_summaries(caller, entries)
             for key, reviews in merged.reviews.items():
                 transaction.add_missing_reviews(key, reviews)
             for changed in merged.changes:
@@ -382,8 +421,13 @@ class Journal(JournalReader):
             entry = self._own_entry(transaction, decision_id, change.caller)
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
-                transaction.update([entry])
                 shared = visibility is Visibility.SHARED
+                if shared and not transaction.is_faithful(entry.decision):
+                    raise InvalidArgument.field(
+                        "id", "is a summary of private decisions; share these, and compact again"
+                    )
+                transaction.update([entry])
+                transaction.remove_outdated_summaries(change.caller, [decision_id])
                 event = AuditEvent.DECISION_SHARED if shared else AuditEvent.DECISION_UNSHARED
                 transaction.record_event(event, entry.decision)
             return entry.decision

@@ -244,7 +244,7 @@ def find_duplicates(
     decisions = list(islice(own, MAX_COMPARED + 1))
     more, decisions = len(decisions) > MAX_COMPARED, decisions[:MAX_COMPARED]
     vectors = {row.decision_id: row.vector for row in store.index_rows_of(model, [item.id for item in decisions])}
-    known = [item for item in decisions if item.id in vectors]
+    known = [item for item in decisions if item.id in vectors and not item.links.summarizes]
     groups = group_similar(known, [vectors[item.id] for item in known], min_similarity)
     return DuplicateReport(tuple(groups[:limit]), len(known), more or len(groups) > limit)
 

@@ -23,6 +23,7 @@ from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
+from cstp_grpc.core.decisions.topic_summaries import is_faithful
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 MAX_FOLLOWED = 1000
@@ -170,15 +171,19 @@ class JournalTransaction:
         deleted = DeletedDecision(item.id, item.agent, next_change(entry, self._change.at), entry.idempotency_key)
         if owner is not None:
             deleted = DeletedDecision(item.id, owner, self._change.at)
-        return self._delete(deleted)
+        return self._delete(deleted, item.agent)
 
     def import_deletion(self, deleted: DeletedDecision, origin: str) -> None:
         """Delete a decision as another journal did; only the remains are added if this one never had it."""
         self._record(AuditEvent.DECISION_DELETED, deleted.id, f"deleted in another journal (from {origin})")
-        self._delete(deleted)
+        self._delete(deleted, deleted.agent)
 
-    def _delete(self, deleted: DeletedDecision) -> DeletedDecision:
-        """Delete a decision, and update the status of those that it superseded."""
+    def _delete(self, deleted: DeletedDecision, agent: str) -> DeletedDecision:
+        """Delete an agent's decision with the summaries that cite it, and update the status of those it superseded."""
+        if any(row.decision_id == deleted.id for row in self.erased):
+            return deleted
+        for entry in self.find_summaries(agent, [deleted.id]):
+            self._delete_summary(entry, deleted.agent)
         revision = self._outbox.append(self._unit_of_work, deleted.id)
         self._history.erase(self._unit_of_work, deleted.id)
         targets = self._store.delete(self._unit_of_work, deleted.id)
@@ -188,6 +193,28 @@ class JournalTransaction:
         # A decision that only this one superseded gets its own status back.
         self.update_status(targets - {deleted.id})
         return deleted
+
+    def find_summaries(self, agent: str, ids: Iterable[str]) -> list[JournalEntry]:
+        """Return the summaries of an agent that cite decisions."""
+        found = self._store.find_summaries(self._unit_of_work, agent, list(ids))
+        return list(self._store.load(self._unit_of_work, found).values())
+
+    def is_faithful(self, summary: Decision) -> bool:
+        cited = self._store.load(self._unit_of_work, summary.links.summarizes)
+        return is_faithful(summary, {key: entry.decision for key, entry in cited.items()})
+
+    def remove_outdated_summaries(self, agent: str, changed: Iterable[str]) -> None:
+        """Delete an agent's summaries of changed decisions that no longer agree with them, or have more readers."""
+        for entry in self.find_summaries(agent, changed):
+            if not self.is_faithful(entry.decision):
+                self._delete_summary(entry, entry.decision.agent)
+
+    def _delete_summary(self, entry: JournalEntry, owner: str) -> None:
+        self._record(
+            AuditEvent.DECISION_DELETED, entry.decision.id, "a decision that it summarizes was changed or deleted"
+        )
+        remains = DeletedDecision(entry.decision.id, owner, next_change(entry, self._change.at))
+        self._delete(remains, entry.decision.agent)
 
     def find_deleted(self, ids: Iterable[str]) -> dict[str, DeletedDecision]:
         return self._history.find_deleted(self._unit_of_work, list(ids))

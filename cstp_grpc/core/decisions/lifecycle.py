@@ -16,6 +16,7 @@ from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry
+from cstp_grpc.core.decisions.topic_summaries import is_faithful
 
 MAX_LINKS_OF_KIND = 100
 """Links of one kind from a decision. Chosen: as many as the contract takes when a decision is recorded."""
@@ -267,10 +268,16 @@ def redact_decisions(
     store: SqlDecisionStore, decisions: Sequence[model.Decision], caller: str
 ) -> tuple[model.Decision, ...]:
     """Return readable decisions without the parts that the caller may not read. Raises QueryFailed."""
-    others = [item.links for item in decisions if item.agent != caller]
-    targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
+    others = [item for item in decisions if item.agent != caller]
+    targets = {link.to_id for item in others for link in links_from(item.id, item.links)}
     readable = store.get_readable(sorted(targets), caller, model.DecisionFilter())
     return tuple(redact_for_reader(item, caller, readable) for item in decisions)
+
+
+def refuse_summary(entry: JournalEntry) -> None:
+    """Raise InvalidArgument if an entry is a summary, which follows from the decisions that it cites."""
+    if entry.decision.links.summarizes:
+        raise InvalidArgument.field("id", "is a summary; change the decisions that it cites, and compact again")
 
 
 def links_from(decision_id: str, links: model.Links) -> list[model.DecisionLink]:
@@ -320,6 +327,12 @@ class ImportPlan:
     reviews: dict[str, Sequence[model.DecisionReview]] = field(default_factory=dict)
     deletions: dict[str, model.DeletedDecision] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+
+    def discard(self, decision_id: str) -> None:
+        """Store nothing of a decision."""
+        for planned in (self.entries, self.declarations, self.reviews):
+            planned.pop(decision_id, None)
+        self.changes = [item for item in self.changes if item.id != decision_id]
 
 
 def make_import_candidate(record: model.ImportRecord, agent: str) -> ImportCandidate:
@@ -379,7 +392,20 @@ class ImportPlanner:
         for item in candidates:
             action = self._add(plan, item)
             plan.results.append(model.ImportResult(item.record.source, action, item.decision_id))
+        for place, result in enumerate(plan.results):
+            if result.decision_id in plan.entries and not self._is_faithful(plan, result.decision_id):
+                plan.discard(result.decision_id)
+                plan.results[place] = replace(result, action=model.ImportAction.OUTDATED)
         return plan
+
+    def _is_faithful(self, plan: ImportPlan, key: str) -> bool:
+        """Return whether a decision that is imported is not a summary, or agrees with the decisions that it cites."""
+        links = plan.declarations[key].links
+        present = {**self.known, **plan.entries}
+        gone = {*plan.deletions, *self.deleted} - plan.entries.keys()
+        cited = {each: present[each].decision for each in links.summarizes if each in present}
+        summary = replace(plan.entries[key].decision, links=links)
+        return gone.isdisjoint(links.summarizes) and is_faithful(summary, cited)
 
     def _add(self, plan: ImportPlan, item: ImportCandidate) -> model.ImportAction:
         key, identity = item.decision_id, item.record.identity
@@ -428,9 +454,7 @@ class ImportPlanner:
             return model.ImportAction.UNCHANGED
         if present is not None and (present.changed_at is None or present.changed_at > deleted_at):
             return model.ImportAction.OUTDATED
-        for planned in (plan.entries, plan.declarations, plan.reviews):
-            planned.pop(identity.id, None)
-        plan.changes = [item for item in plan.changes if item.id != identity.id]
+        plan.discard(identity.id)
         if identity.id not in self.deleted:
             key = None if present is None else present.idempotency_key
             plan.deletions[identity.id] = model.DeletedDecision(identity.id, self.agent, deleted_at, key)

@@ -58,6 +58,7 @@ SUMMARY: Final = MessageMapper(
 
 EXPLANATION: Final = MessageMapper(model.SearchExplanation, journal_pb2.SearchExplanation, parts=("decision",))
 EXPLAINED_SEARCH: Final = MessageMapper(model.ExplainedSearch, journal_pb2.ExplainSearchResponse, nested=(EXPLANATION,))
+COMPACTION: Final = MessageMapper(model.CompactionReport, journal_pb2.CompactDecisionsResponse, nested=(DECISION,))
 
 SHOWN_DUPLICATES: Final = 20
 """Decisions of a group in an answer, the latest; fewer if the answer would be too large."""

@@ -28,6 +28,23 @@ class Links:
     supersedes: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     relates_to: tuple[str, ...] = ()
+    summarizes: tuple[str, ...] = ()
+
+
+SUMMARY_TAG = "summary"
+"""The tag by which summaries are found; a decision with it is one if it has the links."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """The summaries that a compaction wrote, or would write, and how many decisions they cite for the first time.
+
+    `truncated` means that there are further summaries to write, or decisions that were not read.
+    """
+
+    summaries: tuple[Decision, ...]
+    added: int
+    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,7 @@ class LinkType(StrEnum):
     SUPERSEDES = "supersedes"
     DEPENDS_ON = "depends_on"
     RELATES_TO = "relates_to"
+    SUMMARIZES = "summarizes"
 
 
 @dataclass(frozen=True, slots=True, order=True)

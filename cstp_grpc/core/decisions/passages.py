@@ -22,6 +22,9 @@ MAX_PASSAGES = 16
 PASSAGE_CHARACTERS = 900
 """Characters of a passage without its title. Chosen: all-MiniLM-L6-v2 reads 256 tokens, about 1100 characters."""
 
+LIST_ITEM = re.compile(r"\n[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+|\n[ \t]*\n")
+"""Where a text is split into its paragraphs and the items of its lists."""
+
 BREAK = re.compile(r"\n\s*\n+|(?<=[.!?])\s+(?=[A-Z\d\"'(])")
 """Where a text is split if it can be: at empty lines and between sentences."""
 
@@ -80,6 +83,12 @@ def split_sentences(text: str, limit: int) -> Iterator[str]:
             sentence = sentence[cut:].lstrip()
         if sentence:
             yield sentence
+
+
+def split_listed_sentences(text: str, limit: int) -> Iterator[str]:
+    """Yield the sentences of the paragraphs and list items of a text as `split_sentences` does, each on one line."""
+    for item in LIST_ITEM.split(f"\n{text}"):
+        yield from split_sentences(" ".join(item.split()), limit)
 
 
 def spread_evenly(parts: Sequence[str], count: int) -> Sequence[str]:

@@ -8,7 +8,7 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER, RELAYED_READER
 from cstp_grpc.contract.enums import Visibility
-from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.model import SUMMARY_TAG, Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class ReadPolicy:
         return cls(
             frozenset({RELAYED_READER, *peers}),
             frozenset(map(replace_unstorable, categories)),
-            frozenset(map(replace_unstorable, tags)),
+            # Security: that the server itself sets a tag must not share what has it.
+            frozenset("" if tag == SUMMARY_TAG else replace_unstorable(tag) for tag in tags),
         )
 
     def is_restricted_peer(self, caller: str) -> bool:

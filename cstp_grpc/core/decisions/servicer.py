@@ -16,6 +16,7 @@ from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.core.audit.oversight import Oversight
 from cstp_grpc.core.decisions import messages
+from cstp_grpc.core.decisions.compaction import Compactor
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
@@ -114,6 +115,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def __init__(
         self,
         journal: Journal,
+        compactor: Compactor,
         search: DecisionSearch,
         limits: QueryLimits,
         thoughts: Thoughts,
@@ -126,6 +128,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self._search = search
         self._limits = limits
         self._thoughts = thoughts
+        self._compactor = compactor
         self._oversight = oversight
         self._feed = feed
         self._exports = exports
@@ -313,6 +316,20 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             request.expected,
         )
         return messages.EXPLAINED_SEARCH.encode(explained)
+
+    def CompactDecisions(
+        self, request: journal_pb2.CompactDecisionsRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.CompactDecisionsResponse:
+        """Write summaries of old decisions."""
+        caller = current_caller.get()
+        report = self._compactor.compact(
+            messages.FILTER.decode(request.filters),
+            proto_values.optional_field(request, "min_decisions"),
+            caller.agent,
+            caller.request_id,
+            dry_run=request.dry_run,
+        )
+        return messages.COMPACTION.encode(report)
 
     async def ExportDecisions(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from cstp_grpc.core.decisions.model import DecisionLink, Links
+from cstp_grpc.core.decisions.model import DecisionLink, Links, LinkType
 from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
 from cstp_grpc.core.decisions.sql_tables import decision_links, decisions, suspended_links
 from cstp_grpc.core.decisions.store import DeclaredLinks
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
-SUPERSEDES = "supersedes"
-DEPENDS_ON = "depends_on"
-RELATES_TO = "relates_to"
+SUPERSEDES = LinkType.SUPERSEDES.value
 
 IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
 
@@ -52,6 +50,17 @@ SUCCESSORS = (
     SUPERSEDED.with_only_columns(decisions.c.id, decision_links.c.from_id).distinct().order_by(decision_links.c.from_id)
 )
 
+SUMMARIES = (
+    sa.select(decision_links.c.from_id)
+    .join(decisions, decisions.c.id == decision_links.c.from_id)
+    .where(
+        decision_links.c.to_id.in_(IDS),
+        decision_links.c.type == LinkType.SUMMARIZES.value,
+        decisions.c.agent == sa.bindparam("agent"),
+    )
+    .distinct()
+)
+
 TOUCHING = (
     sa.select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
     .where(sa.or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
@@ -77,7 +86,7 @@ def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Lin
     for chunk in split_into_chunks(ids):
         for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
             targets[from_id, kind].append(to_id)
-    return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
+    return {key: Links(*(tuple(targets[key, kind]) for kind in LinkType)) for key in ids}
 
 
 def read_declared(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeclaredLinks]:
@@ -91,9 +100,7 @@ def read_declared(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, Dec
             else:
                 successors[declared_by].append(from_id)
     # Sorted here: databases order ids differently.
-    links = {
-        key: Links(*(tuple(sorted(targets[key, kind])) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids
-    }
+    links = {key: Links(*(tuple(sorted(targets[key, kind])) for kind in LinkType)) for key in ids}
     return {key: DeclaredLinks(key, links[key], tuple(sorted(successors[key]))) for key in ids}
 
 
@@ -112,15 +119,11 @@ def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks
 
 
 def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
-    def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-        for from_id, to_id in ends:
-            yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
-
-    yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
+    own = [(kind, item.decision_id, other) for kind in LinkType for other in getattr(item.links, kind)]
     # Some sources only name their successor; the link is the one that the successor would declare.
-    yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
-    yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
-    yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+    declared = [*own, *((LinkType.SUPERSEDES, other, item.decision_id) for other in item.superseded_by)]
+    for kind, from_id, to_id in declared:
+        yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind.value, "to_id": to_id}
 
 
 def suspend_links(unit_of_work: UnitOfWork, decision_id: str) -> None:
@@ -170,6 +173,12 @@ def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str
         for key, successor in unit_of_work.execute(SUCCESSORS, {"ids": chunk}):
             found[key].append(successor)
     return dict(found)
+
+
+def find_summary_ids(unit_of_work: UnitOfWork, agent: str, ids: Sequence[str]) -> list[str]:
+    """Return the ids of an agent's summaries that cite decisions, which may be missing."""
+    found = (unit_of_work.execute(SUMMARIES, {"agent": agent, "ids": chunk}) for chunk in split_into_chunks(ids))
+    return sorted({key for rows in found for key in rows.scalars()})
 
 
 def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:

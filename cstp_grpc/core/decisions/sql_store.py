@@ -438,6 +438,10 @@ class SqlDecisionStore:
         """Return the ids that a link declared by the same agent supersedes."""
         return sql_links.find_superseded_ids(unit_of_work, ids)
 
+    def find_summaries(self, unit_of_work: UnitOfWork, agent: str, ids: Sequence[str]) -> list[str]:
+        """Return the ids of an agent's summaries that cite decisions, which may be missing."""
+        return sql_links.find_summary_ids(unit_of_work, agent, ids)
+
     def find_removable(self, unit_of_work: UnitOfWork, conditions: RemovalFilter, limit: int) -> list[str]:
         """Return the ids of up to `limit` decisions that meet conditions, the longest unchanged first."""
         column, query = decisions.c, sa.select(decisions.c.id)
@@ -499,6 +503,5 @@ def vectors_row(decision_id: str, model: str, passages: PassageVectors) -> dict[
 
 def estimate_decision_size(decision: Decision) -> int:
     """Return the estimated number of bytes that a decision takes in a message."""
-    links = decision.links
-    linked = (*links.supersedes, *links.depends_on, *links.relates_to)
+    linked = (other for kind in LinkType for other in getattr(decision.links, kind))
     return estimate_message_bytes((decision.id, decision.agent, decision.source, *content_texts(decision), *linked))

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from cstp_grpc.core.decisions.model import Decision
-from cstp_grpc.core.decisions.passages import split_sentences
+from cstp_grpc.core.decisions.passages import split_listed_sentences
 from cstp_grpc.core.intents.model import IntentVector
 
 LONG_LESSON = 200
@@ -31,7 +31,6 @@ LESSON_SECTION = re.compile(
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 LISTED = re.compile(r"^[ \t]*[-*+][ \t]", re.MULTILINE)
-LESSON_ITEM = re.compile(r"\n[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+|\n[ \t]*\n")
 
 
 def is_long_lesson(decision: Decision) -> bool:
@@ -43,8 +42,7 @@ def is_long_lesson(decision: Decision) -> bool:
 def lesson_sentences(decision: Decision) -> list[str]:
     """Return the sentences and list items of a decision's notes, and of the sections of its context that teach."""
     texts = (decision.notes or "", *LESSON_SECTION.findall(decision.context or ""))
-    items = (" ".join(item.split()) for text in texts for item in LESSON_ITEM.split(f"\n{text}"))
-    sentences = (sentence for item in items for sentence in split_sentences(item, MAX_SENTENCE))
+    sentences = (sentence for text in texts for sentence in split_listed_sentences(text, MAX_SENTENCE))
     distinct = dict.fromkeys(sentence for sentence in sentences if len(sentence) >= SHORTEST_SENTENCE)
     return list(islice(distinct, MAX_SENTENCES))
 

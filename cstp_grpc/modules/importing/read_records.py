@@ -143,6 +143,7 @@ class StructuredRecordReader:
         targets = {
             kind.value: tuple(record_files.check_source(f"{self._source}#{key}") for key in getattr(links, kind))
             for kind in LinkType
+            if kind is not LinkType.SUMMARIZES
         }
         record = ImportRecord(source, content, SourceLinks(**targets), identity=identity)
         return model.ParsedRecord(record, self._path, line, model.DateOrigin.FIELD, agent=agent)

@@ -26,6 +26,8 @@ from cstp_grpc.modules.session_context.model import (
 
 MAX_NOTE_CHARACTERS: Final = 800
 """Maximum length of a section of a node, 200 tokens; resolving the context of the path gives all of it."""
+MAX_SUMMARY_QUOTATIONS: Final = 3
+"""Quotations of a summary, some 250 tokens; GetDecision returns all of them."""
 quote_label: Final = partial(quote_name, limit=60)
 """Quotes a name, which is short since the frame of a page has to fit into the smallest budget."""
 MAX_MISSING: Final = 3
@@ -37,6 +39,7 @@ HEADINGS: Final[Mapping[SessionContextPart, str]] = {
     SessionContextPart.RELATED_INTENTS: "Intents of other agents",
     SessionContextPart.GUARDRAILS: "Rules in force",
     SessionContextPart.LESSONS: "Lessons by category",
+    SessionContextPart.SUMMARIES: "Summaries of old decisions",
     SessionContextPart.CODE: "Notes and rules for the code",
     SessionContextPart.CALIBRATION: "Your confidence record",
     SessionContextPart.INPUTS: "Facts that rules read",
@@ -47,6 +50,7 @@ NOTED_PARTS: Final = frozenset(
         SessionContextPart.FAILURES,
         SessionContextPart.RELATED_INTENTS,
         SessionContextPart.LESSONS,
+        SessionContextPart.SUMMARIES,
         SessionContextPart.RECENT,
     }
 )
@@ -118,6 +122,18 @@ def describe_lesson(item: Decision) -> str:
     return f"- [{category}] {quote_text(item.notes or '')} ({outcome}: {quote_text(item.title)}, {item.id})"
 
 
+def describe_summary(item: Decision) -> str:
+    """Return the title of a summary, with a line for its outcomes and for each quotation."""
+    lines = (f"  - {quote_text(line.removeprefix('- '))}" for line in summary_lines(item))
+    return "\n".join([f"- {quote_text(item.title)} ({item.id})", *lines])
+
+
+def summary_lines(item: Decision) -> list[str]:
+    """Return the line on the outcomes, and the first quotations."""
+    lines = (item.notes or "").splitlines()[: 1 + MAX_SUMMARY_QUOTATIONS]
+    return [cut_line(line, MAX_QUOTED_CHARACTERS) for line in lines]
+
+
 def describe_origin(item: Decision) -> str:
     category = "" if item.category is None else f"{quote_label(item.category)}, "
     confidence = "" if item.confidence is None else f"confidence {item.confidence:.2g}, "
@@ -175,6 +191,7 @@ RENDERERS: Final[Mapping[SessionContextPart, Callable[[Any], str]]] = {
     SessionContextPart.RELATED_INTENTS: describe_intent,
     SessionContextPart.GUARDRAILS: describe_guardrail,
     SessionContextPart.LESSONS: describe_lesson,
+    SessionContextPart.SUMMARIES: describe_summary,
     SessionContextPart.CODE: render_note,
     SessionContextPart.CALIBRATION: describe_confidence,
     SessionContextPart.INPUTS: describe_input,

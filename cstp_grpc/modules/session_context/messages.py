@@ -13,7 +13,7 @@ from cstp_grpc.core.guardrails.messages import guardrail_message, input_message
 from cstp_grpc.core.intents.messages import RELATED_INTENT
 from cstp_grpc.core.intents.related_intents import RelatedIntent
 from cstp_grpc.gen.cstp.v1 import code_pb2, intents_pb2, session_context_pb2
-from cstp_grpc.modules.session_context.markdown_rendering import cut_note
+from cstp_grpc.modules.session_context.markdown_rendering import cut_note, summary_lines
 from cstp_grpc.modules.session_context.model import FittedContext, GoverningNote, SessionContextRequest
 from cstp_grpc.modules.session_context.ready_queue import ReadyItem, ReadyQueue, ReadyQueueRequest
 
@@ -42,6 +42,7 @@ RESPONSE: Final = MessageMapper(
     session_context_pb2.GetSessionContextResponse,
     {
         "lessons": lambda fitted: group_lessons(fitted.context.lessons),
+        "summaries": lambda fitted: map(summary_message, fitted.context.summaries),
         "guardrails": lambda fitted: [
             guardrail_message(each, shows_expressions=False) for each in fitted.context.guardrails
         ],
@@ -74,6 +75,12 @@ def group_lessons(lessons: Iterable[Decision]) -> list[session_context_pb2.Categ
         group = groups.setdefault(item.category, session_context_pb2.CategoryLessons(category=item.category))
         DECISION.write(group.decisions.add(), item)
     return list(groups.values())
+
+
+def summary_message(item: Decision) -> session_context_pb2.SessionDecision:
+    message = DECISION.encode(item)
+    message.lesson = "\n".join(summary_lines(item))
+    return message
 
 
 def session_intent_message(item: RelatedIntent) -> intents_pb2.RelatedIntent:

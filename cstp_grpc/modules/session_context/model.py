@@ -25,6 +25,7 @@ class SessionContextPart(StrEnum):
     RELATED_INTENTS = "related_intents"
     GUARDRAILS = "guardrails"
     LESSONS = "lessons"
+    SUMMARIES = "summaries"
     CODE = "code"
     CALIBRATION = "calibration"
     INPUTS = "inputs"
@@ -82,6 +83,7 @@ class SessionContext:
     failures: tuple[Decision, ...] = ()
     recent: tuple[Decision, ...] = ()
     lessons: tuple[Decision, ...] = ()
+    summaries: tuple[Decision, ...] = ()
     guardrails: tuple[ListedGuardrail, ...] = ()
     inputs: tuple[ListedInput, ...] = ()
     calibration: tuple[ConfidenceMeaning, ...] = ()

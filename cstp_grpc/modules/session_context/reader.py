@@ -14,7 +14,8 @@ from cstp_grpc.contract.enums import DecisionStatus, Enforcement, Outcome, Sever
 from cstp_grpc.contract.errors import error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.core.decisions.journal_reader import JournalReader
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter
+from cstp_grpc.core.decisions.model import SUMMARY_TAG, Decision, DecisionFilter
+from cstp_grpc.core.decisions.topic_summaries import list_cited
 from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput, RulesInForce
 from cstp_grpc.core.intents.model import CodeContext, CodeContextReader
 from cstp_grpc.core.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
@@ -39,6 +40,9 @@ MAX_DUE_READ: Final = 200
 MAX_REVIEWED_READ: Final = 200
 """Reviewed decisions among which lessons are looked for, the latest."""
 MAX_LESSONS: Final = 30
+MAX_SUMMARIES: Final = 10
+MAX_SUMMARIES_READ: Final = 100
+"""Summaries whose decisions are not listed themselves, the latest."""
 MAX_LESSONS_OF_CATEGORY: Final = 5
 MAX_ITEMS: Final[Mapping[SessionContextPart, int]] = {
     SessionContextPart.GUARDRAILS: 50,
@@ -104,6 +108,7 @@ class SessionContextReader:
             failures=found.failures,
             recent=found.recent,
             lessons=found.lessons,
+            summaries=found.summaries,
             unread=found.unread | {part for part, items in others.items() if len(items) > MAX_ITEMS[part]},
             missing=self._describe_missing(request, code),
             **kept,
@@ -178,6 +183,7 @@ class FoundDecisions:
     failures: tuple[Decision, ...]
     lessons: tuple[Decision, ...]
     recent: tuple[Decision, ...]
+    summaries: tuple[Decision, ...]
     unread: frozenset[SessionContextPart]
 
     @classmethod
@@ -188,17 +194,23 @@ class FoundDecisions:
         failures = decisions.page(reader, DecisionFilter(agent=reader, outcome=failed), PageRequest(2 * MAX_DECISIONS))
         latest = decisions.page(reader, own, PageRequest(4 * MAX_DECISIONS))
         reviewed = decisions.page(reader, DecisionFilter(outcome=tuple(Outcome)), PageRequest(MAX_REVIEWED_READ))
+        tagged = DecisionFilter(tags=(SUMMARY_TAG,), status=CURRENT)
+        summaries = decisions.page(reader, tagged, PageRequest(MAX_SUMMARIES_READ))
+        cited = list_cited(summaries.items) - {(item.agent, item.id) for item in due.items}
         shown: set[str] = set()
 
         def take(found: Iterable[Decision], most: int) -> tuple[tuple[Decision, ...], bool]:
-            """Return the first ones that no part has yet, and whether there are more."""
-            new = [item for item in found if item.id not in shown]
+            """Return the first ones that no part has yet and no summary cites, and whether there are more."""
+            new = [item for item in found if item.id not in shown and (item.agent, item.id) not in cited]
             shown.update(item.id for item in new[:most])
             return tuple(new[:most]), len(new) > most
 
         taken_due, more_due = take(sorted(due.items, key=review_date), MAX_DECISIONS)
+        ordered = order_by_project([item for item in summaries.items if item.links.summarizes], project)
+        taken_summaries, more_summaries = take(ordered, MAX_SUMMARIES)
         taken_failures, more_failures = take(order_by_project(failures.items, project), MAX_DECISIONS)
-        taught = [item for item in reviewed.items if item.notes and item.id not in shown]
+        free = (item for item in reviewed.items if item.id not in shown and (item.agent, item.id) not in cited)
+        taught = [item for item in free if item.notes]
         categories = dict.fromkeys(item.category for item in latest.items if item.category)
         lessons, more_lessons = take(spread_over_categories(taught, list(categories)), MAX_LESSONS)
         recent, more_recent = take(order_by_project(latest.items, project), MAX_DECISIONS)
@@ -207,9 +219,10 @@ class FoundDecisions:
             SessionContextPart.FAILURES: more_failures or bool(failures.next_token),
             SessionContextPart.LESSONS: more_lessons or bool(reviewed.next_token),
             SessionContextPart.RECENT: more_recent or bool(latest.next_token),
+            SessionContextPart.SUMMARIES: more_summaries or bool(summaries.next_token),
         }
         parts = frozenset(part for part, has_more in unread.items() if has_more)
-        return cls(taken_due, taken_failures, lessons, recent, parts)
+        return cls(taken_due, taken_failures, lessons, recent, taken_summaries, parts)
 
 
 def review_date(item: Decision) -> datetime:

@@ -96,7 +96,7 @@ class ReadyQueueReader:
     def _read_stale_decisions(self, caller: Caller, now: datetime, project: str | None) -> Iterator[ReadyItem]:
         old = DecisionFilter(agent=caller.reader, status=UNDECIDED, date_before=now - STALE_AFTER, project=project)
         for item in read_pages(partial(self._decisions.page, caller.reader, old)):
-            if item.outcome is None and item.review_by is None:
+            if item.outcome is None and item.review_by is None and not item.links.summarizes:
                 yield decision_item(ReadyReason.STALE_DECISION, item, item.date)
 
     def _read_unclosed_intents(self, caller: Caller, now: datetime, project: str | None) -> Iterator[ReadyItem]:

@@ -15,6 +15,7 @@ ITEMS_PER_ROUND: Final[Mapping[SessionContextPart, int]] = {
     SessionContextPart.RELATED_INTENTS: 2,
     SessionContextPart.GUARDRAILS: 4,
     SessionContextPart.LESSONS: 3,
+    SessionContextPart.SUMMARIES: 1,
     SessionContextPart.CODE: 2,
     SessionContextPart.CALIBRATION: 2,
     SessionContextPart.INPUTS: 4,

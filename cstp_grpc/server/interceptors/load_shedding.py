@@ -20,6 +20,7 @@ DEFERRABLE_METHODS: Final = frozenset(
         "cstp.importDecisions",
         "cstp.findDuplicateDecisions",
         "cstp.explainSearch",
+        "cstp.compactDecisions",
         "cstp.exportDecisions",
         "cstp.listDecisions",
         "cstp.listThoughts",

@@ -11,6 +11,7 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
 from cstp_grpc.core.audit.oversight import Oversight
+from cstp_grpc.core.decisions.compaction import Compactor
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier, JournalStores
@@ -114,7 +115,9 @@ def build_decisions_module(
         shared.observers.searches,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    servicer = JournalService(journal, search, limits, thoughts, feed, exports, build_oversight(shared), run_blocking)
+    compactor = Compactor(store, journal, embedder.model, shared.clock)
+    oversight = build_oversight(shared)
+    servicer = JournalService(journal, compactor, search, limits, thoughts, feed, exports, oversight, run_blocking)
     indexes = [] if index is None else [index]
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],

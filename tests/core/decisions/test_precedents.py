@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -9,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
-from cstp_grpc.core.decisions.model import Decision, Match
+from cstp_grpc.core.decisions.model import SUMMARY_TAG, Decision, DecisionLink, LinkType, Match
 from cstp_grpc.core.decisions.search.search_results import (
     MatchGroup,
     choose_precedents,
+    fold_into_summaries,
     group_matches,
     put_successors_first,
 )
@@ -151,3 +154,29 @@ def test_choosing_loses_no_group_and_counts_each_decision_once(
             each.decision.outcome is Outcome.FAILURE for each in chosen
         )
         assert any(each[2] for each in drawn) <= any(each.decision.notes for each in chosen)
+
+
+def links_from(summary: str, *keys: str) -> Callable[[Sequence[str], int], list[DecisionLink]]:
+    return lambda ids, _: [DecisionLink(summary, LinkType.SUMMARIZES, key) for key in keys] if summary in ids else []
+
+
+def tagged(key: str) -> Match:
+    found = match(key)
+    return replace(found, decision=replace(found.decision, tags=(SUMMARY_TAG,)))
+
+
+def test_a_summary_stands_for_several_less_relevant_decisions_that_it_cites() -> None:
+    found = [match("best"), tagged("s"), match("a", outcome=Outcome.FAILURE), match("other"), match("b")]
+    folded = fold_into_summaries(found, links_from("s", "best", "a", "b", "elsewhere"))
+    assert ids(folded) == ["best", "s", "other"]
+    assert (folded[1].similar_count, folded[1].similar_outcomes) == (2, (Outcome.FAILURE,))
+
+
+def test_a_summary_hides_neither_a_single_decision_nor_those_of_other_agents() -> None:
+    foreign = [replace(item, decision=replace(item.decision, agent="bob")) for item in (match("a"), match("b"))]
+    found = [tagged("s"), *foreign, match("c")]
+    assert fold_into_summaries(found, links_from("s", "a", "b", "c")) == found
+    # Another kind of link hides nothing.
+    related = DecisionLink("s", LinkType.RELATES_TO, "c")
+    found = [tagged("s"), match("c"), match("d")]
+    assert fold_into_summaries(found, lambda *_: [related, replace(related, to_id="d")]) == found

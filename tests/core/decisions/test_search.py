@@ -233,6 +233,7 @@ class CountingStore:
 
     def __init__(self, kit: JournalKit, is_local: bool = True) -> None:
         self._store = kit.store
+        self.touching_links = kit.store.touching_links
         self.is_local = is_local
         self.asked = 0
 

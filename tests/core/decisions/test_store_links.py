@@ -99,3 +99,20 @@ def test_links_are_added_removed_and_found_from_both_ends(shelf: Shelf, writer: 
     writer.run(partial(shelf.store.remove_links, agent="alice", links=links))
     assert shelf.store.touching_links([second], 10) == [DecisionLink(third, LinkType.DEPENDS_ON, second)]
     assert shelf.store.touching_links(["dec-none"], 10) == []
+
+
+@pytest.mark.contract("SqlDecisionStore.find_summaries")
+def test_summaries_of_an_agent_are_found_by_what_they_cite(shelf: Shelf, writer: GroupCommitWriter) -> None:
+    summary, other, foreign, cited = entry(), entry(), entry("bob"), entry()
+    shelf.add(summary, other, foreign, cited)
+    a, b, c, d = (item.decision.id for item in (summary, other, foreign, cited))
+    shelf.declare(DeclaredLinks(a, Links(summarizes=(d, "dec-missing"))), DeclaredLinks(b, Links(relates_to=(d,))))
+    shelf.declare(DeclaredLinks(c, Links(summarizes=(d,))))
+    assert shelf.store.get_declared_links([a])[a].links == Links(summarizes=(d, "dec-missing"))
+    for ids, agent, expected in (
+        ([d], "alice", [a]),
+        (["dec-missing"], "alice", [a]),
+        ([d], "bob", [c]),
+        ([a], "alice", []),
+    ):
+        assert writer.run(partial(shelf.store.find_summaries, agent=agent, ids=ids)) == expected

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import DecisionStatus
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, DecisionLink, Match, build_predicate
 from cstp_grpc.core.decisions.search import search_results
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader
@@ -257,7 +257,9 @@ class DecisionSearch:
         """Return the matches of a search, superseded ones below their successors."""
         # Looked up each time: a link that changes the status of no decision gives none a new revision.
         successors = self._readable_successors(chosen.preferred, search.caller)
-        return [*search_results.put_successors_first(chosen.preferred, successors), *chosen.others]
+        found = [*search_results.put_successors_first(chosen.preferred, successors), *chosen.others]
+        # Announcements compare the decisions themselves.
+        return found if search.with_exemplars else search_results.fold_into_summaries(found, self._store.touching_links)
 
     def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
         superseded = [match.decision.id for match in matches if match.decision.status is DecisionStatus.SUPERSEDED]
@@ -418,6 +420,9 @@ class SearchRun:
 
     def group(self, matches: Sequence[Match]) -> list[search_results.MatchGroup]:
         return search_results.group_matches(matches, self._matrix.first_vectors([each.decision.id for each in matches]))
+
+    def links_of(self, decision_id: str) -> list[DecisionLink]:
+        return self._store.touching_links([decision_id], search_results.MAX_SUMMARY_LINKS)
 
     def read(self, ids: Iterable[str]) -> None:
         unknown = [decision_id for decision_id in ids if decision_id not in self._requested]

@@ -10,6 +10,7 @@ from cstp_grpc.core.decisions.model import (
     Decision,
     DecisionFilter,
     ExplainedSearch,
+    LinkType,
     Match,
     SearchExplanation,
     SearchOutcome,
@@ -74,7 +75,11 @@ def unmet_conditions(filters: DecisionFilter, decision: Decision) -> DecisionFil
 
 
 def find_similar(run: SearchRun, matches: Sequence[Match], decision: Decision) -> str | None:
-    """Return the listed decision that stands for another one, if as many of its series are listed as may be."""
+    """Return the listed summary of a decision, or the one that stands for it if its series has no further place."""
+    summaries = {link.from_id for link in run.links_of(decision.id) if link.type is LinkType.SUMMARIZES}
+    for match in matches:
+        if match.similar_count and match.decision.id in summaries and match.decision.agent == decision.agent:
+            return match.decision.id
     groups = run.group([*matches, Match(decision, 0.0)])
     group = next(each for each in groups if each.matches[-1].decision is decision)
     return group.first.decision.id if len(group.matches) > LISTED_OF_SERIES else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
@@ -17,13 +18,16 @@ from cachetools import LRUCache
 from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import DecisionStatus, Outcome
 from cstp_grpc.core.decisions.decision_terms import names_in_title
-from cstp_grpc.core.decisions.model import DecisionFilter, Match
+from cstp_grpc.core.decisions.model import SUMMARY_TAG, DecisionFilter, DecisionLink, LinkType, Match
 from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.core.decisions.search.row_vectors import dot_products
 from cstp_grpc.core.decisions.store import Vectors
 
 CACHE_BYTES = 8 * 1024 * 1024
 """Memory for results. Chosen: some hundred searches; agents repeat queries of minutes ago, not of yesterday."""
+
+MAX_SUMMARY_LINKS = 5000
+"""Links of the summaries among the results of a search. Chosen: more than 50 summaries have."""
 
 OBJECT_BYTES = 1000
 """Estimated memory of a search, and of a match with its decision, without the long texts: the objects of Python."""
@@ -253,6 +257,34 @@ def put_successors_first(matches: Sequence[Match], successors: Mapping[str, str]
         for match in matches
     ]
     return sorted(named, key=lambda match: (-match.score, match.decision.status is DecisionStatus.SUPERSEDED))
+
+
+def fold_into_summaries(
+    matches: Sequence[Match], find_links: Callable[[Sequence[str], int], Sequence[DecisionLink]]
+) -> list[Match]:
+    """Return matches without those, if they are several, that stand below a summary that cites them and counts them."""
+    tagged = {match.decision.id: match.decision for match in matches if SUMMARY_TAG in match.decision.tags}
+    links = find_links(list(tagged), MAX_SUMMARY_LINKS) if tagged else ()
+    places = {match.decision.id: place for place, match in enumerate(matches)}
+    below: defaultdict[str, list[Match]] = defaultdict(list)
+    for link in links:
+        summary, place = tagged.get(link.from_id), places.get(link.to_id, -1)
+        if link.type is LinkType.SUMMARIZES and summary is not None and place > places[summary.id]:
+            # Security: nobody hides another agent's decisions.
+            below[summary.id] += [match for match in [matches[place]] if match.decision.agent == summary.agent]
+    folded = {key: found for key, found in below.items() if len(found) > 1}
+    hidden = {match.decision.id for found in folded.values() for match in found}
+    return [
+        count_folded(match, folded.get(match.decision.id, ())) for match in matches if match.decision.id not in hidden
+    ]
+
+
+def count_folded(summary: Match, folded: Sequence[Match]) -> Match:
+    if not folded:
+        return summary
+    outcomes = dict.fromkeys(match.decision.outcome for match in folded if match.decision.outcome is not None)
+    count = summary.similar_count + len(folded)
+    return replace(summary, similar_count=count, similar_outcomes=(*summary.similar_outcomes, *outcomes))
 
 
 ConvertedT = TypeVar("ConvertedT")

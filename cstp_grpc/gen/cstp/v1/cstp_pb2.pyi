@@ -1024,7 +1024,9 @@ class DecisionSummary(_message.Message):
     score: _builtins.float
     """How relevant it is, 0 to 1, as in SimilarDecision; absent from agents that do not say it."""
     similar_count: _builtins.int
-    """How many more decisions say almost the same, or are of the same series, and are left out for it."""
+    """How many more decisions say almost the same, are of the same series or are cited by this summary, and are left out
+    for it.
+    """
     superseded_by: _builtins.str
     """The identifier of the decision that supersedes it; absent where none does that the caller may read."""
     @_builtins.property

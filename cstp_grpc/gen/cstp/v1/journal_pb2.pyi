@@ -36,6 +36,8 @@ class _LinkTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkType.Val
     """It builds on the other."""
     LINK_TYPE_RELATES_TO: _LinkType.ValueType  # 3
     """The two are related."""
+    LINK_TYPE_SUMMARIZES: _LinkType.ValueType  # 4
+    """It summarizes the other."""
 
 class LinkType(_LinkType, metaclass=_LinkTypeEnumTypeWrapper):
     """How a decision relates to another."""
@@ -48,6 +50,8 @@ LINK_TYPE_DEPENDS_ON: LinkType.ValueType  # 2
 """It builds on the other."""
 LINK_TYPE_RELATES_TO: LinkType.ValueType  # 3
 """The two are related."""
+LINK_TYPE_SUMMARIZES: LinkType.ValueType  # 4
+"""It summarizes the other."""
 Global___LinkType: _TypeAlias = LinkType  # noqa: Y015
 
 class _SearchOutcome:
@@ -67,7 +71,7 @@ class _SearchOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchO
     SEARCH_OUTCOME_BELOW_MIN_SCORE: _SearchOutcome.ValueType  # 4
     """Its score is below the minimum."""
     SEARCH_OUTCOME_SIMILAR_LISTED: _SearchOutcome.ValueType  # 5
-    """Decisions that say almost the same, or are of the same series, are listed in its place."""
+    """Decisions that say almost the same or are of the same series, or its summary, are listed in its place."""
     SEARCH_OUTCOME_BEYOND_LIMIT: _SearchOutcome.ValueType  # 6
     """More relevant decisions fill the limit."""
     SEARCH_OUTCOME_NOT_PROPOSED: _SearchOutcome.ValueType  # 7
@@ -87,7 +91,7 @@ SEARCH_OUTCOME_NOT_INDEXED: SearchOutcome.ValueType  # 3
 SEARCH_OUTCOME_BELOW_MIN_SCORE: SearchOutcome.ValueType  # 4
 """Its score is below the minimum."""
 SEARCH_OUTCOME_SIMILAR_LISTED: SearchOutcome.ValueType  # 5
-"""Decisions that say almost the same, or are of the same series, are listed in its place."""
+"""Decisions that say almost the same or are of the same series, or its summary, are listed in its place."""
 SEARCH_OUTCOME_BEYOND_LIMIT: SearchOutcome.ValueType  # 6
 """More relevant decisions fill the limit."""
 SEARCH_OUTCOME_NOT_PROPOSED: SearchOutcome.ValueType  # 7
@@ -163,7 +167,7 @@ class _ImportActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportAc
     IMPORT_ACTION_DELETED: _ImportAction.ValueType  # 4
     """The caller deleted its decision, and nothing was stored."""
     IMPORT_ACTION_OUTDATED: _ImportAction.ValueType  # 5
-    """This journal has a later state of the decision, and nothing was stored."""
+    """This journal has a later state of the decision, or of one that it summarizes, and nothing was stored."""
     IMPORT_ACTION_ERASED: _ImportAction.ValueType  # 6
     """The record is a deletion, which this journal now has."""
     IMPORT_ACTION_REFUSED: _ImportAction.ValueType  # 7
@@ -183,7 +187,7 @@ IMPORT_ACTION_UNCHANGED: ImportAction.ValueType  # 3
 IMPORT_ACTION_DELETED: ImportAction.ValueType  # 4
 """The caller deleted its decision, and nothing was stored."""
 IMPORT_ACTION_OUTDATED: ImportAction.ValueType  # 5
-"""This journal has a later state of the decision, and nothing was stored."""
+"""This journal has a later state of the decision, or of one that it summarizes, and nothing was stored."""
 IMPORT_ACTION_ERASED: ImportAction.ValueType  # 6
 """The record is a deletion, which this journal now has."""
 IMPORT_ACTION_REFUSED: ImportAction.ValueType  # 7
@@ -231,6 +235,7 @@ class Links(_message.Message):
     SUPERSEDES_FIELD_NUMBER: _builtins.int
     DEPENDS_ON_FIELD_NUMBER: _builtins.int
     RELATES_TO_FIELD_NUMBER: _builtins.int
+    SUMMARIZES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def supersedes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Decisions that this one replaces. Those of the same agent become superseded."""
@@ -243,16 +248,21 @@ class Links(_message.Message):
     def relates_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Related decisions."""
 
+    @_builtins.property
+    def summarizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Decisions that this one summarizes; only CompactDecisions adds and removes these links."""
+
     def __init__(
         self,
         *,
         supersedes: _abc.Iterable[_builtins.str] | None = ...,
         depends_on: _abc.Iterable[_builtins.str] | None = ...,
         relates_to: _abc.Iterable[_builtins.str] | None = ...,
+        summarizes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depends_on", b"depends_on", "relates_to", b"relates_to", "supersedes", b"supersedes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depends_on", b"depends_on", "relates_to", b"relates_to", "summarizes", b"summarizes", "supersedes", b"supersedes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,7 +400,7 @@ class Decision(_message.Message):
     DELETED_DATE_FIELD_NUMBER: _builtins.int
     THOUGHTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Its identifier, given by the server."""
+    """Its identifier, given by the server; empty if it is not recorded yet."""
     title: _builtins.str
     """Title of the decision."""
     context: _builtins.str
@@ -1755,6 +1765,72 @@ class ScoreContribution(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScoreContribution: _TypeAlias = ScoreContribution  # noqa: Y015
+
+@_typing.final
+class CompactDecisionsRequest(_message.Message):
+    """Decisions to summarize."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTERS_FIELD_NUMBER: _builtins.int
+    MIN_DECISIONS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    min_decisions: _builtins.int
+    """Minimum number of decisions of a topic that no summary cites yet, 2 to 50. [default: 5]"""
+    dry_run: _builtins.bool
+    """True answers the summaries without writing them."""
+    @_builtins.property
+    def filters(self) -> _types_pb2.DecisionFilters:
+        """Conditions that decisions must meet. [default of `dateBefore`: 90 days ago]"""
+
+    def __init__(
+        self,
+        *,
+        filters: _types_pb2.DecisionFilters | None = ...,
+        min_decisions: _builtins.int | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_decisions", b"_min_decisions", "filters", b"filters", "min_decisions", b"min_decisions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_decisions", b"_min_decisions", "dry_run", b"dry_run", "filters", b"filters", "min_decisions", b"min_decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__min_decisions: _TypeAlias = _typing.Literal["min_decisions"]  # noqa: Y015
+    _WhichOneofArgType__min_decisions: _TypeAlias = _typing.Literal["_min_decisions", b"_min_decisions"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_decisions) -> _WhichOneofReturnType__min_decisions | None: ...
+
+Global___CompactDecisionsRequest: _TypeAlias = CompactDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class CompactDecisionsResponse(_message.Message):
+    """The summaries that were written, or would be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARIES_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    added: _builtins.int
+    """How many decisions these cite that no summary has cited before."""
+    truncated: _builtins.bool
+    """Whether there are further summaries to write, or decisions that were not read."""
+    @_builtins.property
+    def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """At most 100, by topic, and of a topic the one with the oldest decisions first."""
+
+    def __init__(
+        self,
+        *,
+        summaries: _abc.Iterable[Global___Decision] | None = ...,
+        added: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "summaries", b"summaries", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactDecisionsResponse: _TypeAlias = CompactDecisionsResponse  # noqa: Y015
 
 @_typing.final
 class ExportDecisionsRequest(_message.Message):

@@ -85,6 +85,11 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.FromString,
                 _registered_method=True)
+        self.CompactDecisions = channel.unary_unary(
+                '/cstp.v1.JournalService/CompactDecisions',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.CompactDecisionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.CompactDecisionsResponse.FromString,
+                _registered_method=True)
         self.ExportDecisions = channel.unary_stream(
                 '/cstp.v1.JournalService/ExportDecisions',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.SerializeToString,
@@ -155,8 +160,8 @@ class JournalServiceServicer:
 
     def ReviewDecision(self, request, context):
         """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-        in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-        decision.
+        in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+        for another review of the decision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,8 +170,8 @@ class JournalServiceServicer:
     def UpdateDecision(self, request, context):
         """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
         revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-        expected one.
+        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+        if its revision is not the expected one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,6 +222,19 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CompactDecisions(self, request, context):
+        """Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+        the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+        decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+        and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+        it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+        by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+        shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportDecisions(self, request, context):
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
         history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
@@ -238,7 +256,8 @@ class JournalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ShareDecision(self, request, context):
-        """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+        """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+        INVALID_ARGUMENT for a summary of private decisions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,6 +357,11 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.ExplainSearch,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.SerializeToString,
+            ),
+            'CompactDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactDecisions,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.CompactDecisionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.CompactDecisionsResponse.SerializeToString,
             ),
             'ExportDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportDecisions,
@@ -651,6 +675,33 @@ class JournalService:
             '/cstp.v1.JournalService/ExplainSearch',
             cstp_dot_v1_dot_journal__pb2.ExplainSearchRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.ExplainSearchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/CompactDecisions',
+            cstp_dot_v1_dot_journal__pb2.CompactDecisionsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.CompactDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,14 +43,14 @@ class JournalServiceStub:
     """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history."""
     ReviewDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ReviewDecisionRequest, _journal_pb2.ReviewDecisionResponse]
     """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-    in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-    decision.
+    in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+    for another review of the decision.
     """
     UpdateDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UpdateDecisionRequest, _journal_pb2.UpdateDecisionResponse]
     """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
     revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-    expected one.
+    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+    if its revision is not the expected one.
     """
     DeleteDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.DeleteDecisionRequest, _journal_pb2.DeleteDecisionResponse]
     """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
@@ -76,6 +76,15 @@ class JournalServiceStub:
     are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
     one and for one that has expired; QUERY_FAILED.
     """
+    CompactDecisions: _grpc.UnaryUnaryMultiCallable[_journal_pb2.CompactDecisionsRequest, _journal_pb2.CompactDecisionsResponse]
+    """Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+    the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+    decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+    and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+    it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+    by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+    shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+    """
     ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
@@ -89,7 +98,9 @@ class JournalServiceStub:
     journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
     """
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
-    """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
+    """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+    INVALID_ARGUMENT for a summary of private decisions.
+    """
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _grpc.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]
@@ -126,14 +137,14 @@ class JournalServiceAsyncStub(JournalServiceStub):
     """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history."""
     ReviewDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ReviewDecisionRequest, _journal_pb2.ReviewDecisionResponse]  # type: ignore[assignment]
     """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-    in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-    decision.
+    in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+    for another review of the decision.
     """
     UpdateDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UpdateDecisionRequest, _journal_pb2.UpdateDecisionResponse]  # type: ignore[assignment]
     """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
     revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-    expected one.
+    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+    if its revision is not the expected one.
     """
     DeleteDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.DeleteDecisionRequest, _journal_pb2.DeleteDecisionResponse]  # type: ignore[assignment]
     """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
@@ -159,6 +170,15 @@ class JournalServiceAsyncStub(JournalServiceStub):
     are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
     one and for one that has expired; QUERY_FAILED.
     """
+    CompactDecisions: _aio.UnaryUnaryMultiCallable[_journal_pb2.CompactDecisionsRequest, _journal_pb2.CompactDecisionsResponse]  # type: ignore[assignment]
+    """Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+    the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+    decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+    and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+    it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+    by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+    shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+    """
     ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
@@ -172,7 +192,9 @@ class JournalServiceAsyncStub(JournalServiceStub):
     journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
     """
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
-    """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
+    """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+    INVALID_ARGUMENT for a summary of private decisions.
+    """
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _aio.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]  # type: ignore[assignment]
@@ -230,8 +252,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ReviewDecisionResponse, _abc.Awaitable[_journal_pb2.ReviewDecisionResponse]]:
         """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-        in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-        decision.
+        in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+        for another review of the decision.
         """
 
     @_abc_1.abstractmethod
@@ -242,8 +264,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_journal_pb2.UpdateDecisionResponse, _abc.Awaitable[_journal_pb2.UpdateDecisionResponse]]:
         """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
         revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-        expected one.
+        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+        if its revision is not the expected one.
         """
 
     @_abc_1.abstractmethod
@@ -301,6 +323,21 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def CompactDecisions(
+        self,
+        request: _journal_pb2.CompactDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.CompactDecisionsResponse, _abc.Awaitable[_journal_pb2.CompactDecisionsResponse]]:
+        """Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+        the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+        decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+        and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+        it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+        by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+        shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+        """
+
+    @_abc_1.abstractmethod
     def ExportDecisions(
         self,
         request: _journal_pb2.ExportDecisionsRequest,
@@ -330,7 +367,9 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _journal_pb2.ShareDecisionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ShareDecisionResponse, _abc.Awaitable[_journal_pb2.ShareDecisionResponse]]:
-        """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
+        """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+        INVALID_ARGUMENT for a summary of private decisions.
+        """
 
     @_abc_1.abstractmethod
     def UnshareDecision(

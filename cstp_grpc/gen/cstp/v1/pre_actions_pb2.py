@@ -28,7 +28,7 @@ from cstp_grpc.gen.cstp.v1 import journal_pb2 as cstp_dot_v1_dot_journal__pb2
 from cstp_grpc.gen.cstp.v1 import options_pb2 as cstp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63stp/v1/pre_actions.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x12\x63stp/v1/cstp.proto\x1a\x15\x63stp/v1/journal.proto\x1a\x15\x63stp/v1/options.proto\"\x9b\x01\n\x10PreActionRequest\x12<\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1e.cstp.v1.AnnounceIntentRequestB\x06\xbaH\x03\xc8\x01\x01\x12*\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContent\x12\x1d\n\x05links\x18\x03 \x01(\x0b\x32\x0e.cstp.v1.Links\"k\n\x11PreActionResponse\x12\x31\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x01(\x0b\x32\x1f.cstp.v1.AnnounceIntentResponse\x12#\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x11.cstp.v1.Decision2\xc8\x02\n\x10PreActionService\x12\xb3\x02\n\tPreAction\x12\x19.cstp.v1.PreActionRequest\x1a\x1a.cstp.v1.PreActionResponse\"\xee\x01\x90\x02\x02\x88\xb5\x18\x03\x9a\xb5\x18\xe2\x01{\"announcement\": {\"intent\": \"Rebuild the orders search index\", \"correlationId\": \"rebuild-orders-index\", \"confidence\": 0.8}, \"decision\": {\"title\": \"Rebuild the orders search index at night\", \"reviewBy\": \"2027-01-31T00:00:00Z\"}}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63stp/v1/pre_actions.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x12\x63stp/v1/cstp.proto\x1a\x15\x63stp/v1/journal.proto\x1a\x15\x63stp/v1/options.proto\"\x8e\x02\n\x10PreActionRequest\x12<\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1e.cstp.v1.AnnounceIntentRequestB\x06\xbaH\x03\xc8\x01\x01\x12*\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContent\x12\x8f\x01\n\x05links\x18\x03 \x01(\x0b\x32\x0e.cstp.v1.LinksBp\xbaHm\xba\x01j\n\x14links.not_summarizes\x12\x35must not have summarizes, which CompactDecisions sets\x1a\x1bthis.summarizes.size() == 0\"k\n\x11PreActionResponse\x12\x31\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x01(\x0b\x32\x1f.cstp.v1.AnnounceIntentResponse\x12#\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x11.cstp.v1.Decision2\xc8\x02\n\x10PreActionService\x12\xb3\x02\n\tPreAction\x12\x19.cstp.v1.PreActionRequest\x1a\x1a.cstp.v1.PreActionResponse\"\xee\x01\x90\x02\x02\x88\xb5\x18\x03\x9a\xb5\x18\xe2\x01{\"announcement\": {\"intent\": \"Rebuild the orders search index\", \"correlationId\": \"rebuild-orders-index\", \"confidence\": 0.8}, \"decision\": {\"title\": \"Rebuild the orders search index at night\", \"reviewBy\": \"2027-01-31T00:00:00Z\"}}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,12 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREACTIONREQUEST'].fields_by_name['announcement']._loaded_options = None
   _globals['_PREACTIONREQUEST'].fields_by_name['announcement']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_PREACTIONREQUEST'].fields_by_name['links']._loaded_options = None
+  _globals['_PREACTIONREQUEST'].fields_by_name['links']._serialized_options = b'\272Hm\272\001j\n\024links.not_summarizes\0225must not have summarizes, which CompactDecisions sets\032\033this.summarizes.size() == 0'
   _globals['_PREACTIONSERVICE'].methods_by_name['PreAction']._loaded_options = None
   _globals['_PREACTIONSERVICE'].methods_by_name['PreAction']._serialized_options = b'\220\002\002\210\265\030\003\232\265\030\342\001{\"announcement\": {\"intent\": \"Rebuild the orders search index\", \"correlationId\": \"rebuild-orders-index\", \"confidence\": 0.8}, \"decision\": {\"title\": \"Rebuild the orders search index at night\", \"reviewBy\": \"2027-01-31T00:00:00Z\"}}'
   _globals['_PREACTIONREQUEST']._serialized_start=134
-  _globals['_PREACTIONREQUEST']._serialized_end=289
-  _globals['_PREACTIONRESPONSE']._serialized_start=291
-  _globals['_PREACTIONRESPONSE']._serialized_end=398
-  _globals['_PREACTIONSERVICE']._serialized_start=401
-  _globals['_PREACTIONSERVICE']._serialized_end=729
+  _globals['_PREACTIONREQUEST']._serialized_end=404
+  _globals['_PREACTIONRESPONSE']._serialized_start=406
+  _globals['_PREACTIONRESPONSE']._serialized_end=513
+  _globals['_PREACTIONSERVICE']._serialized_start=516
+  _globals['_PREACTIONSERVICE']._serialized_end=844
 # @@protoc_insertion_point(module_scope)

@@ -82,6 +82,8 @@ class _SessionContextPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Se
     """Intents of other agents."""
     SESSION_CONTEXT_PART_CODE: _SessionContextPart.ValueType  # 9
     """Nodes that govern the paths."""
+    SESSION_CONTEXT_PART_SUMMARIES: _SessionContextPart.ValueType  # 10
+    """Summaries of old decisions."""
 
 class SessionContextPart(_SessionContextPart, metaclass=_SessionContextPartEnumTypeWrapper):
     """A part of a session context."""
@@ -106,6 +108,8 @@ SESSION_CONTEXT_PART_RELATED_INTENTS: SessionContextPart.ValueType  # 8
 """Intents of other agents."""
 SESSION_CONTEXT_PART_CODE: SessionContextPart.ValueType  # 9
 """Nodes that govern the paths."""
+SESSION_CONTEXT_PART_SUMMARIES: SessionContextPart.ValueType  # 10
+"""Summaries of old decisions."""
 Global___SessionContextPart: _TypeAlias = SessionContextPart  # noqa: Y015
 
 @_typing.final
@@ -320,6 +324,7 @@ class GetSessionContextResponse(_message.Message):
     MISSING_FIELD_NUMBER: _builtins.int
     MARKDOWN_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    SUMMARIES_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """The caller."""
     markdown: _builtins.str
@@ -376,6 +381,12 @@ class GetSessionContextResponse(_message.Message):
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parts that could not be read, or that this server does not have."""
 
+    @_builtins.property
+    def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionDecision]:
+        """Summaries of old decisions that the caller may read, those of the project first, then the latest; the decisions that
+        they cite are in no other part. Their lessons are a line on the outcomes and the first three quotations.
+        """
+
     def __init__(
         self,
         *,
@@ -394,10 +405,11 @@ class GetSessionContextResponse(_message.Message):
         missing: _abc.Iterable[_builtins.str] | None = ...,
         markdown: _builtins.str = ...,
         tokens: _builtins.int = ...,
+        summaries: _abc.Iterable[Global___SessionDecision] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["read_at", b"read_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "calibration", b"calibration", "code", b"code", "failures", b"failures", "guardrails", b"guardrails", "inputs", b"inputs", "left_out", b"left_out", "lessons", b"lessons", "markdown", b"markdown", "missing", b"missing", "read_at", b"read_at", "recent", b"recent", "related_intents", b"related_intents", "reviews_due", b"reviews_due", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "calibration", b"calibration", "code", b"code", "failures", b"failures", "guardrails", b"guardrails", "inputs", b"inputs", "left_out", b"left_out", "lessons", b"lessons", "markdown", b"markdown", "missing", b"missing", "read_at", b"read_at", "recent", b"recent", "related_intents", b"related_intents", "reviews_due", b"reviews_due", "summaries", b"summaries", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

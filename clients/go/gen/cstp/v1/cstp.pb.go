@@ -1624,7 +1624,8 @@ type DecisionSummary struct {
 	Score *float64 `protobuf:"fixed64,16,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	// Why it was found; empty from agents that do not say it.
 	MatchedBy []MatchReason `protobuf:"varint,17,rep,packed,name=matched_by,json=matchedBy,proto3,enum=cstp.v1.MatchReason" json:"matched_by,omitempty"`
-	// How many more decisions say almost the same, or are of the same series, and are left out for it.
+	// How many more decisions say almost the same, are of the same series or are cited by this summary, and are left out
+	// for it.
 	SimilarCount int32 `protobuf:"varint,18,opt,name=similar_count,json=similarCount,proto3" json:"similar_count,omitempty"`
 	// The outcomes of this decision and of those, each once; empty where none is left out.
 	SimilarOutcomes []Outcome `protobuf:"varint,19,rep,packed,name=similar_outcomes,json=similarOutcomes,proto3,enum=cstp.v1.Outcome" json:"similar_outcomes,omitempty"`

@@ -37,6 +37,8 @@ const (
 	LinkType_LINK_TYPE_DEPENDS_ON LinkType = 2
 	// The two are related.
 	LinkType_LINK_TYPE_RELATES_TO LinkType = 3
+	// It summarizes the other.
+	LinkType_LINK_TYPE_SUMMARIZES LinkType = 4
 )
 
 // Enum value maps for LinkType.
@@ -46,12 +48,14 @@ var (
 		1: "LINK_TYPE_SUPERSEDES",
 		2: "LINK_TYPE_DEPENDS_ON",
 		3: "LINK_TYPE_RELATES_TO",
+		4: "LINK_TYPE_SUMMARIZES",
 	}
 	LinkType_value = map[string]int32{
 		"LINK_TYPE_UNSPECIFIED": 0,
 		"LINK_TYPE_SUPERSEDES":  1,
 		"LINK_TYPE_DEPENDS_ON":  2,
 		"LINK_TYPE_RELATES_TO":  3,
+		"LINK_TYPE_SUMMARIZES":  4,
 	}
 )
 
@@ -96,7 +100,7 @@ const (
 	SearchOutcome_SEARCH_OUTCOME_NOT_INDEXED SearchOutcome = 3
 	// Its score is below the minimum.
 	SearchOutcome_SEARCH_OUTCOME_BELOW_MIN_SCORE SearchOutcome = 4
-	// Decisions that say almost the same, or are of the same series, are listed in its place.
+	// Decisions that say almost the same or are of the same series, or its summary, are listed in its place.
 	SearchOutcome_SEARCH_OUTCOME_SIMILAR_LISTED SearchOutcome = 5
 	// More relevant decisions fill the limit.
 	SearchOutcome_SEARCH_OUTCOME_BEYOND_LIMIT SearchOutcome = 6
@@ -247,7 +251,7 @@ const (
 	ImportAction_IMPORT_ACTION_UNCHANGED ImportAction = 3
 	// The caller deleted its decision, and nothing was stored.
 	ImportAction_IMPORT_ACTION_DELETED ImportAction = 4
-	// This journal has a later state of the decision, and nothing was stored.
+	// This journal has a later state of the decision, or of one that it summarizes, and nothing was stored.
 	ImportAction_IMPORT_ACTION_OUTDATED ImportAction = 5
 	// The record is a deletion, which this journal now has.
 	ImportAction_IMPORT_ACTION_ERASED ImportAction = 6
@@ -378,7 +382,9 @@ type Links struct {
 	// Decisions that this one builds on.
 	DependsOn []string `protobuf:"bytes,2,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	// Related decisions.
-	RelatesTo     []string `protobuf:"bytes,3,rep,name=relates_to,json=relatesTo,proto3" json:"relates_to,omitempty"`
+	RelatesTo []string `protobuf:"bytes,3,rep,name=relates_to,json=relatesTo,proto3" json:"relates_to,omitempty"`
+	// Decisions that this one summarizes; only CompactDecisions adds and removes these links.
+	Summarizes    []string `protobuf:"bytes,4,rep,name=summarizes,proto3" json:"summarizes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -430,6 +436,13 @@ func (x *Links) GetDependsOn() []string {
 func (x *Links) GetRelatesTo() []string {
 	if x != nil {
 		return x.RelatesTo
+	}
+	return nil
+}
+
+func (x *Links) GetSummarizes() []string {
+	if x != nil {
+		return x.Summarizes
 	}
 	return nil
 }
@@ -600,7 +613,7 @@ func (x *DecisionContent) GetReviewBy() *timestamppb.Timestamp {
 // A decision as the journal keeps it.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its identifier, given by the server.
+	// Its identifier, given by the server; empty if it is not recorded yet.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Title of the decision.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
@@ -3135,6 +3148,134 @@ func (x *ScoreContribution) GetAmount() float64 {
 	return 0
 }
 
+// Decisions to summarize.
+type CompactDecisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Conditions that decisions must meet. [default of `dateBefore`: 90 days ago]
+	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
+	// Minimum number of decisions of a topic that no summary cites yet, 2 to 50. [default: 5]
+	MinDecisions *int32 `protobuf:"varint,2,opt,name=min_decisions,json=minDecisions,proto3,oneof" json:"min_decisions,omitempty"`
+	// True answers the summaries without writing them.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompactDecisionsRequest) Reset() {
+	*x = CompactDecisionsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompactDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompactDecisionsRequest) ProtoMessage() {}
+
+func (x *CompactDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompactDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*CompactDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CompactDecisionsRequest) GetFilters() *DecisionFilters {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+func (x *CompactDecisionsRequest) GetMinDecisions() int32 {
+	if x != nil && x.MinDecisions != nil {
+		return *x.MinDecisions
+	}
+	return 0
+}
+
+func (x *CompactDecisionsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// The summaries that were written, or would be.
+type CompactDecisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 100, by topic, and of a topic the one with the oldest decisions first.
+	Summaries []*Decision `protobuf:"bytes,1,rep,name=summaries,proto3" json:"summaries,omitempty"`
+	// How many decisions these cite that no summary has cited before.
+	Added int32 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	// Whether there are further summaries to write, or decisions that were not read.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompactDecisionsResponse) Reset() {
+	*x = CompactDecisionsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompactDecisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompactDecisionsResponse) ProtoMessage() {}
+
+func (x *CompactDecisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompactDecisionsResponse.ProtoReflect.Descriptor instead.
+func (*CompactDecisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CompactDecisionsResponse) GetSummaries() []*Decision {
+	if x != nil {
+		return x.Summaries
+	}
+	return nil
+}
+
+func (x *CompactDecisionsResponse) GetAdded() int32 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *CompactDecisionsResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
 // Decisions to export.
 type ExportDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3148,7 +3289,7 @@ type ExportDecisionsRequest struct {
 
 func (x *ExportDecisionsRequest) Reset() {
 	*x = ExportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3301,7 @@ func (x *ExportDecisionsRequest) String() string {
 func (*ExportDecisionsRequest) ProtoMessage() {}
 
 func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3314,7 @@ func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
@@ -3201,7 +3342,7 @@ type ExportDecisionsResponse struct {
 
 func (x *ExportDecisionsResponse) Reset() {
 	*x = ExportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3354,7 @@ func (x *ExportDecisionsResponse) String() string {
 func (*ExportDecisionsResponse) ProtoMessage() {}
 
 func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3367,7 @@ func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExportDecisionsResponse) GetDecision() *Decision {
@@ -3252,7 +3393,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3405,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[38]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3418,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
@@ -3316,7 +3457,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3469,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[39]
+	mi := &file_cstp_v1_journal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3482,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchDecisionsResponse) GetDecision() *Decision {
@@ -3376,7 +3517,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3388,7 +3529,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[40]
+	mi := &file_cstp_v1_journal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3401,7 +3542,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -3422,7 +3563,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3575,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[41]
+	mi := &file_cstp_v1_journal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3588,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{41}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -3468,7 +3609,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3621,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[42]
+	mi := &file_cstp_v1_journal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +3634,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{42}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -3514,7 +3655,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[43]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3526,7 +3667,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[43]
+	mi := &file_cstp_v1_journal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3539,7 +3680,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{43}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -3570,7 +3711,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[44]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3723,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[44]
+	mi := &file_cstp_v1_journal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3736,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{44}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -3652,7 +3793,7 @@ type DecisionIdentity struct {
 
 func (x *DecisionIdentity) Reset() {
 	*x = DecisionIdentity{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[45]
+	mi := &file_cstp_v1_journal_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3805,7 @@ func (x *DecisionIdentity) String() string {
 func (*DecisionIdentity) ProtoMessage() {}
 
 func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[45]
+	mi := &file_cstp_v1_journal_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3818,7 @@ func (x *DecisionIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionIdentity.ProtoReflect.Descriptor instead.
 func (*DecisionIdentity) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{45}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DecisionIdentity) GetId() string {
@@ -3733,7 +3874,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[46]
+	mi := &file_cstp_v1_journal_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +3886,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[46]
+	mi := &file_cstp_v1_journal_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +3899,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{46}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -3804,7 +3945,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[47]
+	mi := &file_cstp_v1_journal_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3816,7 +3957,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[47]
+	mi := &file_cstp_v1_journal_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3829,7 +3970,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{47}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -3867,7 +4008,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[48]
+	mi := &file_cstp_v1_journal_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4020,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[48]
+	mi := &file_cstp_v1_journal_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4033,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{48}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -3929,7 +4070,7 @@ type RecordThoughtRequest struct {
 
 func (x *RecordThoughtRequest) Reset() {
 	*x = RecordThoughtRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[49]
+	mi := &file_cstp_v1_journal_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3941,7 +4082,7 @@ func (x *RecordThoughtRequest) String() string {
 func (*RecordThoughtRequest) ProtoMessage() {}
 
 func (x *RecordThoughtRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[49]
+	mi := &file_cstp_v1_journal_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3954,7 +4095,7 @@ func (x *RecordThoughtRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordThoughtRequest.ProtoReflect.Descriptor instead.
 func (*RecordThoughtRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{49}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RecordThoughtRequest) GetText() string {
@@ -4003,7 +4144,7 @@ type RecordThoughtResponse struct {
 
 func (x *RecordThoughtResponse) Reset() {
 	*x = RecordThoughtResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[50]
+	mi := &file_cstp_v1_journal_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4015,7 +4156,7 @@ func (x *RecordThoughtResponse) String() string {
 func (*RecordThoughtResponse) ProtoMessage() {}
 
 func (x *RecordThoughtResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[50]
+	mi := &file_cstp_v1_journal_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4028,7 +4169,7 @@ func (x *RecordThoughtResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordThoughtResponse.ProtoReflect.Descriptor instead.
 func (*RecordThoughtResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{50}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RecordThoughtResponse) GetThought() *Thought {
@@ -4058,7 +4199,7 @@ type ListThoughtsRequest struct {
 
 func (x *ListThoughtsRequest) Reset() {
 	*x = ListThoughtsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[51]
+	mi := &file_cstp_v1_journal_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4211,7 @@ func (x *ListThoughtsRequest) String() string {
 func (*ListThoughtsRequest) ProtoMessage() {}
 
 func (x *ListThoughtsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[51]
+	mi := &file_cstp_v1_journal_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4224,7 @@ func (x *ListThoughtsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListThoughtsRequest.ProtoReflect.Descriptor instead.
 func (*ListThoughtsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{51}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListThoughtsRequest) GetPageSize() int32 {
@@ -4134,7 +4275,7 @@ type ListThoughtsResponse struct {
 
 func (x *ListThoughtsResponse) Reset() {
 	*x = ListThoughtsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[52]
+	mi := &file_cstp_v1_journal_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4146,7 +4287,7 @@ func (x *ListThoughtsResponse) String() string {
 func (*ListThoughtsResponse) ProtoMessage() {}
 
 func (x *ListThoughtsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[52]
+	mi := &file_cstp_v1_journal_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4159,7 +4300,7 @@ func (x *ListThoughtsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListThoughtsResponse.ProtoReflect.Descriptor instead.
 func (*ListThoughtsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{52}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListThoughtsResponse) GetThoughts() []*Thought {
@@ -4187,7 +4328,7 @@ type DeleteThoughtRequest struct {
 
 func (x *DeleteThoughtRequest) Reset() {
 	*x = DeleteThoughtRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[53]
+	mi := &file_cstp_v1_journal_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4199,7 +4340,7 @@ func (x *DeleteThoughtRequest) String() string {
 func (*DeleteThoughtRequest) ProtoMessage() {}
 
 func (x *DeleteThoughtRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[53]
+	mi := &file_cstp_v1_journal_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4212,7 +4353,7 @@ func (x *DeleteThoughtRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteThoughtRequest.ProtoReflect.Descriptor instead.
 func (*DeleteThoughtRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{53}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DeleteThoughtRequest) GetId() string {
@@ -4233,7 +4374,7 @@ type DeleteThoughtResponse struct {
 
 func (x *DeleteThoughtResponse) Reset() {
 	*x = DeleteThoughtResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[54]
+	mi := &file_cstp_v1_journal_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4245,7 +4386,7 @@ func (x *DeleteThoughtResponse) String() string {
 func (*DeleteThoughtResponse) ProtoMessage() {}
 
 func (x *DeleteThoughtResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[54]
+	mi := &file_cstp_v1_journal_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4258,7 +4399,7 @@ func (x *DeleteThoughtResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteThoughtResponse.ProtoReflect.Descriptor instead.
 func (*DeleteThoughtResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{54}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *DeleteThoughtResponse) GetDeleted() bool {
@@ -4277,7 +4418,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1f\n" +
 	"\bstrength\x18\x03 \x01(\x01H\x00R\bstrength\x88\x01\x01B\v\n" +
-	"\t_strength\"e\n" +
+	"\t_strength\"\x85\x01\n" +
 	"\x05Links\x12\x1e\n" +
 	"\n" +
 	"supersedes\x18\x01 \x03(\tR\n" +
@@ -4285,7 +4426,10 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"depends_on\x18\x02 \x03(\tR\tdependsOn\x12\x1d\n" +
 	"\n" +
-	"relates_to\x18\x03 \x03(\tR\trelatesTo\"\xe7\x04\n" +
+	"relates_to\x18\x03 \x03(\tR\trelatesTo\x12\x1e\n" +
+	"\n" +
+	"summarizes\x18\x04 \x03(\tR\n" +
+	"summarizes\"\xe7\x04\n" +
 	"\x0fDecisionContent\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -4547,7 +4691,16 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\afeature\x18\x01 \x01(\x0e2\x15.cstp.v1.ScoreFeatureR\afeature\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x01R\x06weight\x12\x16\n" +
-	"\x06amount\x18\x04 \x01(\x01R\x06amount\"u\n" +
+	"\x06amount\x18\x04 \x01(\x01R\x06amount\"\xa2\x01\n" +
+	"\x17CompactDecisionsRequest\x122\n" +
+	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12(\n" +
+	"\rmin_decisions\x18\x02 \x01(\x05H\x00R\fminDecisions\x88\x01\x01\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRunB\x10\n" +
+	"\x0e_min_decisions\"\x7f\n" +
+	"\x18CompactDecisionsResponse\x12/\n" +
+	"\tsummaries\x18\x01 \x03(\v2\x11.cstp.v1.DecisionR\tsummaries\x12\x14\n" +
+	"\x05added\x18\x02 \x01(\x05R\x05added\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"u\n" +
 	"\x16ExportDecisionsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12'\n" +
 	"\x0finclude_deleted\x18\x02 \x01(\bR\x0eincludeDeleted\"H\n" +
@@ -4635,12 +4788,13 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x14DeleteThoughtRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"1\n" +
 	"\x15DeleteThoughtResponse\x12\x18\n" +
-	"\adeleted\x18\x01 \x01(\bR\adeleted*s\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted*\x8d\x01\n" +
 	"\bLinkType\x12\x19\n" +
 	"\x15LINK_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14LINK_TYPE_SUPERSEDES\x10\x01\x12\x18\n" +
 	"\x14LINK_TYPE_DEPENDS_ON\x10\x02\x12\x18\n" +
-	"\x14LINK_TYPE_RELATES_TO\x10\x03*\x90\x02\n" +
+	"\x14LINK_TYPE_RELATES_TO\x10\x03\x12\x18\n" +
+	"\x14LINK_TYPE_SUMMARIZES\x10\x04*\x90\x02\n" +
 	"\rSearchOutcome\x12\x1e\n" +
 	"\x1aSEARCH_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SEARCH_OUTCOME_LISTED\x10\x01\x12\x1b\n" +
@@ -4668,7 +4822,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x15IMPORT_ACTION_DELETED\x10\x04\x12\x1a\n" +
 	"\x16IMPORT_ACTION_OUTDATED\x10\x05\x12\x18\n" +
 	"\x14IMPORT_ACTION_ERASED\x10\x06\x12\x19\n" +
-	"\x15IMPORT_ACTION_REFUSED\x10\a2\xa2\x15\n" +
+	"\x15IMPORT_ACTION_REFUSED\x10\a2\xd1\x16\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -4679,7 +4833,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\rLinkDecisions\x12\x1d.cstp.v1.LinkDecisionsRequest\x1a\x1e.cstp.v1.LinkDecisionsResponse\"M\x88\xb5\x18\x04\x9a\xb5\x18B{\"id\": \"DECISION-ID\", \"add\": {\"dependsOn\": [\"OTHER-DECISION-ID\"]}}\x90\x02\x02\x12\x85\x01\n" +
 	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12\x8d\x01\n" +
 	"\x16FindDuplicateDecisions\x12&.cstp.v1.FindDuplicateDecisionsRequest\x1a'.cstp.v1.FindDuplicateDecisionsResponse\"\"\x88\xb5\x18\x01\x9a\xb5\x18\x17{\"minSimilarity\": 0.95}\x90\x02\x01\x12\x9d\x01\n" +
-	"\rExplainSearch\x12\x1d.cstp.v1.ExplainSearchRequest\x1a\x1e.cstp.v1.ExplainSearchResponse\"M\x88\xb5\x18\x01\x9a\xb5\x18B{\"query\": \"change a database schema without downtime\", \"limit\": 3}\x90\x02\x01\x12\x83\x01\n" +
+	"\rExplainSearch\x12\x1d.cstp.v1.ExplainSearchRequest\x1a\x1e.cstp.v1.ExplainSearchResponse\"M\x88\xb5\x18\x01\x9a\xb5\x18B{\"query\": \"change a database schema without downtime\", \"limit\": 3}\x90\x02\x01\x12\xac\x01\n" +
+	"\x10CompactDecisions\x12 .cstp.v1.CompactDecisionsRequest\x1a!.cstp.v1.CompactDecisionsResponse\"S\x88\xb5\x18\x04\x9a\xb5\x18H{\"filters\": {\"category\": \"database\"}, \"minDecisions\": 5, \"dryRun\": true}\x90\x02\x02\x12\x83\x01\n" +
 	"\x0fExportDecisions\x12\x1f.cstp.v1.ExportDecisionsRequest\x1a .cstp.v1.ExportDecisionsResponse\"+\x88\xb5\x18\x01\x9a\xb5\x18 {\"filters\": {\"project\": \"shop\"}}\x90\x02\x010\x01\x12\x85\x01\n" +
 	"\x0eWatchDecisions\x12\x1e.cstp.v1.WatchDecisionsRequest\x1a\x1f.cstp.v1.WatchDecisionsResponse\"0\x88\xb5\x18\x01\x9a\xb5\x18%{\"filters\": {\"outcome\": [\"failure\"]}}\x90\x02\x010\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
@@ -4703,7 +4858,7 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(LinkType)(0),                          // 0: cstp.v1.LinkType
 	(SearchOutcome)(0),                     // 1: cstp.v1.SearchOutcome
@@ -4745,161 +4900,167 @@ var file_cstp_v1_journal_proto_goTypes = []any{
 	(*ExplainSearchResponse)(nil),          // 37: cstp.v1.ExplainSearchResponse
 	(*SearchExplanation)(nil),              // 38: cstp.v1.SearchExplanation
 	(*ScoreContribution)(nil),              // 39: cstp.v1.ScoreContribution
-	(*ExportDecisionsRequest)(nil),         // 40: cstp.v1.ExportDecisionsRequest
-	(*ExportDecisionsResponse)(nil),        // 41: cstp.v1.ExportDecisionsResponse
-	(*WatchDecisionsRequest)(nil),          // 42: cstp.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil),         // 43: cstp.v1.WatchDecisionsResponse
-	(*ShareDecisionRequest)(nil),           // 44: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),          // 45: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),         // 46: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),        // 47: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),         // 48: cstp.v1.ImportDecisionsRequest
-	(*DecisionIdentity)(nil),               // 49: cstp.v1.DecisionIdentity
-	(*SourceLinks)(nil),                    // 50: cstp.v1.SourceLinks
-	(*ImportResult)(nil),                   // 51: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),        // 52: cstp.v1.ImportDecisionsResponse
-	(*RecordThoughtRequest)(nil),           // 53: cstp.v1.RecordThoughtRequest
-	(*RecordThoughtResponse)(nil),          // 54: cstp.v1.RecordThoughtResponse
-	(*ListThoughtsRequest)(nil),            // 55: cstp.v1.ListThoughtsRequest
-	(*ListThoughtsResponse)(nil),           // 56: cstp.v1.ListThoughtsResponse
-	(*DeleteThoughtRequest)(nil),           // 57: cstp.v1.DeleteThoughtRequest
-	(*DeleteThoughtResponse)(nil),          // 58: cstp.v1.DeleteThoughtResponse
-	(Stakes)(0),                            // 59: cstp.v1.Stakes
-	(DecisionStatus)(0),                    // 60: cstp.v1.DecisionStatus
-	(Outcome)(0),                           // 61: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),          // 62: google.protobuf.Timestamp
-	(Visibility)(0),                        // 63: cstp.v1.Visibility
-	(*DecisionFilters)(nil),                // 64: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),          // 65: google.protobuf.FieldMask
+	(*CompactDecisionsRequest)(nil),        // 40: cstp.v1.CompactDecisionsRequest
+	(*CompactDecisionsResponse)(nil),       // 41: cstp.v1.CompactDecisionsResponse
+	(*ExportDecisionsRequest)(nil),         // 42: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),        // 43: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),          // 44: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),         // 45: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),           // 46: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),          // 47: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),         // 48: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),        // 49: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),         // 50: cstp.v1.ImportDecisionsRequest
+	(*DecisionIdentity)(nil),               // 51: cstp.v1.DecisionIdentity
+	(*SourceLinks)(nil),                    // 52: cstp.v1.SourceLinks
+	(*ImportResult)(nil),                   // 53: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),        // 54: cstp.v1.ImportDecisionsResponse
+	(*RecordThoughtRequest)(nil),           // 55: cstp.v1.RecordThoughtRequest
+	(*RecordThoughtResponse)(nil),          // 56: cstp.v1.RecordThoughtResponse
+	(*ListThoughtsRequest)(nil),            // 57: cstp.v1.ListThoughtsRequest
+	(*ListThoughtsResponse)(nil),           // 58: cstp.v1.ListThoughtsResponse
+	(*DeleteThoughtRequest)(nil),           // 59: cstp.v1.DeleteThoughtRequest
+	(*DeleteThoughtResponse)(nil),          // 60: cstp.v1.DeleteThoughtResponse
+	(Stakes)(0),                            // 61: cstp.v1.Stakes
+	(DecisionStatus)(0),                    // 62: cstp.v1.DecisionStatus
+	(Outcome)(0),                           // 63: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),          // 64: google.protobuf.Timestamp
+	(Visibility)(0),                        // 65: cstp.v1.Visibility
+	(*DecisionFilters)(nil),                // 66: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),          // 67: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	59,  // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	60,  // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	61,  // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	62,  // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	61,  // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	62,  // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	63,  // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	64,  // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	4,   // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	63,  // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	62,  // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	59,  // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	60,  // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	61,  // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	62,  // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	62,  // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	65,  // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	64,  // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	61,  // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	62,  // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	63,  // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	64,  // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	64,  // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
 	4,   // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	63,  // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	65,  // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
 	5,   // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	62,  // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	64,  // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
 	11,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
 	10,  // 17: cstp.v1.Decision.provenance:type_name -> cstp.v1.DecisionProvenance
-	62,  // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
+	64,  // 18: cstp.v1.Decision.deleted_date:type_name -> google.protobuf.Timestamp
 	9,   // 19: cstp.v1.Decision.thoughts:type_name -> cstp.v1.DecisionThoughts
-	63,  // 20: cstp.v1.Thought.visibility:type_name -> cstp.v1.Visibility
-	62,  // 21: cstp.v1.Thought.recorded_date:type_name -> google.protobuf.Timestamp
-	62,  // 22: cstp.v1.Thought.expires_date:type_name -> google.protobuf.Timestamp
+	65,  // 20: cstp.v1.Thought.visibility:type_name -> cstp.v1.Visibility
+	64,  // 21: cstp.v1.Thought.recorded_date:type_name -> google.protobuf.Timestamp
+	64,  // 22: cstp.v1.Thought.expires_date:type_name -> google.protobuf.Timestamp
 	8,   // 23: cstp.v1.DecisionThoughts.items:type_name -> cstp.v1.Thought
-	62,  // 24: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
-	62,  // 25: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
-	60,  // 26: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
+	64,  // 24: cstp.v1.DecisionProvenance.recorded_date:type_name -> google.protobuf.Timestamp
+	64,  // 25: cstp.v1.DecisionProvenance.changed_date:type_name -> google.protobuf.Timestamp
+	62,  // 26: cstp.v1.DecisionProvenance.stated_status:type_name -> cstp.v1.DecisionStatus
 	13,  // 27: cstp.v1.DecisionProvenance.reviews:type_name -> cstp.v1.DecisionReview
 	5,   // 28: cstp.v1.DecisionProvenance.links:type_name -> cstp.v1.Links
 	13,  // 29: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
 	12,  // 30: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	62,  // 31: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	64,  // 31: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
 	6,   // 32: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	61,  // 33: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	62,  // 34: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	63,  // 33: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	64,  // 34: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
 	6,   // 35: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
 	5,   // 36: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
 	7,   // 37: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
 	7,   // 38: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	64,  // 39: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	66,  // 39: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
 	7,   // 40: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	61,  // 41: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	63,  // 41: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
 	7,   // 42: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	59,  // 43: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	60,  // 44: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	62,  // 45: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	61,  // 43: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	62,  // 44: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	64,  // 45: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
 	4,   // 46: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	62,  // 47: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	64,  // 47: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
 	22,  // 48: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	65,  // 49: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	67,  // 49: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
 	7,   // 50: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	62,  // 51: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	64,  // 51: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
 	5,   // 52: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
 	5,   // 53: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
 	7,   // 54: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
 	31,  // 55: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
 	32,  // 56: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	60,  // 57: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	61,  // 58: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	62,  // 59: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	62,  // 57: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	63,  // 58: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	64,  // 59: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
 	0,   // 60: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	64,  // 61: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	66,  // 61: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
 	35,  // 62: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
 	7,   // 63: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
-	64,  // 64: cstp.v1.ExplainSearchRequest.filters:type_name -> cstp.v1.DecisionFilters
+	66,  // 64: cstp.v1.ExplainSearchRequest.filters:type_name -> cstp.v1.DecisionFilters
 	38,  // 65: cstp.v1.ExplainSearchResponse.decisions:type_name -> cstp.v1.SearchExplanation
 	1,   // 66: cstp.v1.SearchExplanation.outcome:type_name -> cstp.v1.SearchOutcome
 	39,  // 67: cstp.v1.SearchExplanation.contributions:type_name -> cstp.v1.ScoreContribution
-	64,  // 68: cstp.v1.SearchExplanation.unmet_filters:type_name -> cstp.v1.DecisionFilters
+	66,  // 68: cstp.v1.SearchExplanation.unmet_filters:type_name -> cstp.v1.DecisionFilters
 	2,   // 69: cstp.v1.ScoreContribution.feature:type_name -> cstp.v1.ScoreFeature
-	64,  // 70: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	7,   // 71: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	64,  // 72: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	7,   // 73: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	7,   // 74: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	7,   // 75: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	6,   // 76: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	50,  // 77: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	49,  // 78: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
-	10,  // 79: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
-	62,  // 80: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
-	3,   // 81: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	51,  // 82: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	63,  // 83: cstp.v1.RecordThoughtRequest.visibility:type_name -> cstp.v1.Visibility
-	8,   // 84: cstp.v1.RecordThoughtResponse.thought:type_name -> cstp.v1.Thought
-	8,   // 85: cstp.v1.ListThoughtsResponse.thoughts:type_name -> cstp.v1.Thought
-	14,  // 86: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	16,  // 87: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	18,  // 88: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	20,  // 89: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	23,  // 90: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	25,  // 91: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	27,  // 92: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	29,  // 93: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	33,  // 94: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
-	36,  // 95: cstp.v1.JournalService.ExplainSearch:input_type -> cstp.v1.ExplainSearchRequest
-	40,  // 96: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
-	42,  // 97: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
-	44,  // 98: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	46,  // 99: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	48,  // 100: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	53,  // 101: cstp.v1.JournalService.RecordThought:input_type -> cstp.v1.RecordThoughtRequest
-	55,  // 102: cstp.v1.JournalService.ListThoughts:input_type -> cstp.v1.ListThoughtsRequest
-	57,  // 103: cstp.v1.JournalService.DeleteThought:input_type -> cstp.v1.DeleteThoughtRequest
-	15,  // 104: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	17,  // 105: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	19,  // 106: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	21,  // 107: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	24,  // 108: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	26,  // 109: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	28,  // 110: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	30,  // 111: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	34,  // 112: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
-	37,  // 113: cstp.v1.JournalService.ExplainSearch:output_type -> cstp.v1.ExplainSearchResponse
-	41,  // 114: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
-	43,  // 115: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
-	45,  // 116: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	47,  // 117: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	52,  // 118: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	54,  // 119: cstp.v1.JournalService.RecordThought:output_type -> cstp.v1.RecordThoughtResponse
-	56,  // 120: cstp.v1.JournalService.ListThoughts:output_type -> cstp.v1.ListThoughtsResponse
-	58,  // 121: cstp.v1.JournalService.DeleteThought:output_type -> cstp.v1.DeleteThoughtResponse
-	104, // [104:122] is the sub-list for method output_type
-	86,  // [86:104] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	66,  // 70: cstp.v1.CompactDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 71: cstp.v1.CompactDecisionsResponse.summaries:type_name -> cstp.v1.Decision
+	66,  // 72: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 73: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	66,  // 74: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	7,   // 75: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	7,   // 76: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	7,   // 77: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	6,   // 78: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	52,  // 79: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	51,  // 80: cstp.v1.ImportDecisionsRequest.identity:type_name -> cstp.v1.DecisionIdentity
+	10,  // 81: cstp.v1.DecisionIdentity.provenance:type_name -> cstp.v1.DecisionProvenance
+	64,  // 82: cstp.v1.DecisionIdentity.reviewed_date:type_name -> google.protobuf.Timestamp
+	3,   // 83: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	53,  // 84: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	65,  // 85: cstp.v1.RecordThoughtRequest.visibility:type_name -> cstp.v1.Visibility
+	8,   // 86: cstp.v1.RecordThoughtResponse.thought:type_name -> cstp.v1.Thought
+	8,   // 87: cstp.v1.ListThoughtsResponse.thoughts:type_name -> cstp.v1.Thought
+	14,  // 88: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	16,  // 89: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	18,  // 90: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	20,  // 91: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	23,  // 92: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	25,  // 93: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	27,  // 94: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	29,  // 95: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	33,  // 96: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
+	36,  // 97: cstp.v1.JournalService.ExplainSearch:input_type -> cstp.v1.ExplainSearchRequest
+	40,  // 98: cstp.v1.JournalService.CompactDecisions:input_type -> cstp.v1.CompactDecisionsRequest
+	42,  // 99: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	44,  // 100: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	46,  // 101: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	48,  // 102: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	50,  // 103: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	55,  // 104: cstp.v1.JournalService.RecordThought:input_type -> cstp.v1.RecordThoughtRequest
+	57,  // 105: cstp.v1.JournalService.ListThoughts:input_type -> cstp.v1.ListThoughtsRequest
+	59,  // 106: cstp.v1.JournalService.DeleteThought:input_type -> cstp.v1.DeleteThoughtRequest
+	15,  // 107: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	17,  // 108: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	19,  // 109: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	21,  // 110: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	24,  // 111: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	26,  // 112: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	28,  // 113: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	30,  // 114: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	34,  // 115: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
+	37,  // 116: cstp.v1.JournalService.ExplainSearch:output_type -> cstp.v1.ExplainSearchResponse
+	41,  // 117: cstp.v1.JournalService.CompactDecisions:output_type -> cstp.v1.CompactDecisionsResponse
+	43,  // 118: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	45,  // 119: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	47,  // 120: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	49,  // 121: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	54,  // 122: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	56,  // 123: cstp.v1.JournalService.RecordThought:output_type -> cstp.v1.RecordThoughtResponse
+	58,  // 124: cstp.v1.JournalService.ListThoughts:output_type -> cstp.v1.ListThoughtsResponse
+	60,  // 125: cstp.v1.JournalService.DeleteThought:output_type -> cstp.v1.DeleteThoughtResponse
+	107, // [107:126] is the sub-list for method output_type
+	88,  // [88:107] is the sub-list for method input_type
+	88,  // [88:88] is the sub-list for extension type_name
+	88,  // [88:88] is the sub-list for extension extendee
+	0,   // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -4923,18 +5084,19 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[29].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[32].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[34].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[38].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[39].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[45].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[49].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[36].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[40].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[41].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[47].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[51].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[53].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   55,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

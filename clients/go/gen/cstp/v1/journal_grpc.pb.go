@@ -31,6 +31,7 @@ const (
 	JournalService_GetDecisionGraph_FullMethodName       = "/cstp.v1.JournalService/GetDecisionGraph"
 	JournalService_FindDuplicateDecisions_FullMethodName = "/cstp.v1.JournalService/FindDuplicateDecisions"
 	JournalService_ExplainSearch_FullMethodName          = "/cstp.v1.JournalService/ExplainSearch"
+	JournalService_CompactDecisions_FullMethodName       = "/cstp.v1.JournalService/CompactDecisions"
 	JournalService_ExportDecisions_FullMethodName        = "/cstp.v1.JournalService/ExportDecisions"
 	JournalService_WatchDecisions_FullMethodName         = "/cstp.v1.JournalService/WatchDecisions"
 	JournalService_ShareDecision_FullMethodName          = "/cstp.v1.JournalService/ShareDecision"
@@ -55,13 +56,13 @@ type JournalServiceClient interface {
 	// Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history.
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
 	// Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-	// decision.
+	// in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+	// for another review of the decision.
 	ReviewDecision(ctx context.Context, in *ReviewDecisionRequest, opts ...grpc.CallOption) (*ReviewDecisionResponse, error)
 	// Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
 	// revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-	// expected one.
+	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+	// if its revision is not the expected one.
 	UpdateDecision(ctx context.Context, in *UpdateDecisionRequest, opts ...grpc.CallOption) (*UpdateDecisionResponse, error)
 	// Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
 	// answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
@@ -83,6 +84,14 @@ type JournalServiceClient interface {
 	// are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
 	// one and for one that has expired; QUERY_FAILED.
 	ExplainSearch(ctx context.Context, in *ExplainSearchRequest, opts ...grpc.CallOption) (*ExplainSearchResponse, error)
+	// Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+	// the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+	// decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+	// and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+	// it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+	// by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+	// shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+	CompactDecisions(ctx context.Context, in *CompactDecisionsRequest, opts ...grpc.CallOption) (*CompactDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
 	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
@@ -93,7 +102,8 @@ type JournalServiceClient interface {
 	// deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
 	// journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
 	WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error)
-	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+	// INVALID_ARGUMENT for a summary of private decisions.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(ctx context.Context, in *UnshareDecisionRequest, opts ...grpc.CallOption) (*UnshareDecisionResponse, error)
@@ -222,6 +232,16 @@ func (c *journalServiceClient) ExplainSearch(ctx context.Context, in *ExplainSea
 	return out, nil
 }
 
+func (c *journalServiceClient) CompactDecisions(ctx context.Context, in *CompactDecisionsRequest, opts ...grpc.CallOption) (*CompactDecisionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompactDecisionsResponse)
+	err := c.cc.Invoke(ctx, JournalService_CompactDecisions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *journalServiceClient) ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[0], JournalService_ExportDecisions_FullMethodName, cOpts...)
@@ -337,13 +357,13 @@ type JournalServiceServer interface {
 	// Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history.
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
 	// Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
-	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
-	// decision.
+	// in the history of the decision. Errors: NOT_FOUND, INVALID_ARGUMENT for a summary, CONFLICT if the request id was used
+	// for another review of the decision.
 	ReviewDecision(context.Context, *ReviewDecisionRequest) (*ReviewDecisionResponse, error)
 	// Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
 	// revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
-	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
-	// expected one.
+	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, INVALID_ARGUMENT for a summary, CONFLICT
+	// if its revision is not the expected one.
 	UpdateDecision(context.Context, *UpdateDecisionRequest) (*UpdateDecisionResponse, error)
 	// Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
 	// answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
@@ -365,6 +385,14 @@ type JournalServiceServer interface {
 	// are not among the results. Errors: NOT_FOUND for an expected decision that does not exist, also for another's private
 	// one and for one that has expired; QUERY_FAILED.
 	ExplainSearch(context.Context, *ExplainSearchRequest) (*ExplainSearchResponse, error)
+	// Writes summaries of old decisions of the caller's that have an outcome, one of each topic. A topic is a category, or
+	// the first tag of decisions without one, among decisions of one project with the same visibility. A summary is a
+	// decision with the tag "summary" which counts the outcomes of up to 50 decisions, quotes titles and lessons of some,
+	// and links to all of them. They stay as they are; session contexts show the summary in their place, and queries show
+	// it in the place of several that are less relevant. A repetition writes nothing; later decisions of a topic are added
+	// by a new summary, which supersedes the former one. A summary is deleted once a decision that it cites is deleted, is
+	// shared or unshared, or no longer agrees with it. Errors: QUERY_FAILED.
+	CompactDecisions(context.Context, *CompactDecisionsRequest) (*CompactDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history but with their provenance, and others' shared ones without contexts and texts of reasons. What changes
 	// meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once.
@@ -375,7 +403,8 @@ type JournalServiceServer interface {
 	// deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
 	// journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
 	WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error
-	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one,
+	// INVALID_ARGUMENT for a summary of private decisions.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(context.Context, *UnshareDecisionRequest) (*UnshareDecisionResponse, error)
@@ -433,6 +462,9 @@ func (UnimplementedJournalServiceServer) FindDuplicateDecisions(context.Context,
 }
 func (UnimplementedJournalServiceServer) ExplainSearch(context.Context, *ExplainSearchRequest) (*ExplainSearchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainSearch not implemented")
+}
+func (UnimplementedJournalServiceServer) CompactDecisions(context.Context, *CompactDecisionsRequest) (*CompactDecisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CompactDecisions not implemented")
 }
 func (UnimplementedJournalServiceServer) ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExportDecisions not implemented")
@@ -659,6 +691,24 @@ func _JournalService_ExplainSearch_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_CompactDecisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompactDecisionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).CompactDecisions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_CompactDecisions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).CompactDecisions(ctx, req.(*CompactDecisionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JournalService_ExportDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ExportDecisionsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -824,6 +874,10 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainSearch",
 			Handler:    _JournalService_ExplainSearch_Handler,
+		},
+		{
+			MethodName: "CompactDecisions",
+			Handler:    _JournalService_CompactDecisions_Handler,
 		},
 		{
 			MethodName: "ShareDecision",

@@ -109,21 +109,24 @@ const (
 	SessionContextPart_SESSION_CONTEXT_PART_RELATED_INTENTS SessionContextPart = 8
 	// Nodes that govern the paths.
 	SessionContextPart_SESSION_CONTEXT_PART_CODE SessionContextPart = 9
+	// Summaries of old decisions.
+	SessionContextPart_SESSION_CONTEXT_PART_SUMMARIES SessionContextPart = 10
 )
 
 // Enum value maps for SessionContextPart.
 var (
 	SessionContextPart_name = map[int32]string{
-		0: "SESSION_CONTEXT_PART_UNSPECIFIED",
-		1: "SESSION_CONTEXT_PART_REVIEWS_DUE",
-		2: "SESSION_CONTEXT_PART_FAILURES",
-		3: "SESSION_CONTEXT_PART_RECENT",
-		4: "SESSION_CONTEXT_PART_LESSONS",
-		5: "SESSION_CONTEXT_PART_GUARDRAILS",
-		6: "SESSION_CONTEXT_PART_INPUTS",
-		7: "SESSION_CONTEXT_PART_CALIBRATION",
-		8: "SESSION_CONTEXT_PART_RELATED_INTENTS",
-		9: "SESSION_CONTEXT_PART_CODE",
+		0:  "SESSION_CONTEXT_PART_UNSPECIFIED",
+		1:  "SESSION_CONTEXT_PART_REVIEWS_DUE",
+		2:  "SESSION_CONTEXT_PART_FAILURES",
+		3:  "SESSION_CONTEXT_PART_RECENT",
+		4:  "SESSION_CONTEXT_PART_LESSONS",
+		5:  "SESSION_CONTEXT_PART_GUARDRAILS",
+		6:  "SESSION_CONTEXT_PART_INPUTS",
+		7:  "SESSION_CONTEXT_PART_CALIBRATION",
+		8:  "SESSION_CONTEXT_PART_RELATED_INTENTS",
+		9:  "SESSION_CONTEXT_PART_CODE",
+		10: "SESSION_CONTEXT_PART_SUMMARIES",
 	}
 	SessionContextPart_value = map[string]int32{
 		"SESSION_CONTEXT_PART_UNSPECIFIED":     0,
@@ -136,6 +139,7 @@ var (
 		"SESSION_CONTEXT_PART_CALIBRATION":     7,
 		"SESSION_CONTEXT_PART_RELATED_INTENTS": 8,
 		"SESSION_CONTEXT_PART_CODE":            9,
+		"SESSION_CONTEXT_PART_SUMMARIES":       10,
 	}
 )
 
@@ -504,7 +508,10 @@ type GetSessionContextResponse struct {
 	// All of it as Markdown.
 	Markdown string `protobuf:"bytes,14,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	// How many tokens the Markdown has, by the same estimate.
-	Tokens        int32 `protobuf:"varint,15,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Tokens int32 `protobuf:"varint,15,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Summaries of old decisions that the caller may read, those of the project first, then the latest; the decisions that
+	// they cite are in no other part. Their lessons are a line on the outcomes and the first three quotations.
+	Summaries     []*SessionDecision `protobuf:"bytes,16,rep,name=summaries,proto3" json:"summaries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -642,6 +649,13 @@ func (x *GetSessionContextResponse) GetTokens() int32 {
 		return x.Tokens
 	}
 	return 0
+}
+
+func (x *GetSessionContextResponse) GetSummaries() []*SessionDecision {
+	if x != nil {
+		return x.Summaries
+	}
+	return nil
 }
 
 // A decision in short.
@@ -1075,7 +1089,7 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\x05_taskB\n" +
 	"\n" +
 	"\b_projectB\r\n" +
-	"\v_max_tokens\"\xd5\x05\n" +
+	"\v_max_tokens\"\x8d\x06\n" +
 	"\x19GetSessionContextResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x123\n" +
 	"\aread_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x129\n" +
@@ -1095,7 +1109,8 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\bleft_out\x18\f \x03(\v2\x1b.cstp.v1.OmittedSessionPartR\aleftOut\x12\x18\n" +
 	"\amissing\x18\r \x03(\tR\amissing\x12\x1a\n" +
 	"\bmarkdown\x18\x0e \x01(\tR\bmarkdown\x12\x16\n" +
-	"\x06tokens\x18\x0f \x01(\x05R\x06tokens\"\xc8\x03\n" +
+	"\x06tokens\x18\x0f \x01(\x05R\x06tokens\x126\n" +
+	"\tsummaries\x18\x10 \x03(\v2\x18.cstp.v1.SessionDecisionR\tsummaries\"\xc8\x03\n" +
 	"\x0fSessionDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1f\n" +
@@ -1141,7 +1156,7 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\x1bREADY_REASON_OVERDUE_REVIEW\x10\x01\x12 \n" +
 	"\x1cREADY_REASON_UNCLOSED_INTENT\x10\x02\x12\x16\n" +
 	"\x12READY_REASON_DRIFT\x10\x03\x12\x1f\n" +
-	"\x1bREADY_REASON_STALE_DECISION\x10\x04*\xfb\x02\n" +
+	"\x1bREADY_REASON_STALE_DECISION\x10\x04*\x9f\x03\n" +
 	"\x12SessionContextPart\x12$\n" +
 	" SESSION_CONTEXT_PART_UNSPECIFIED\x10\x00\x12$\n" +
 	" SESSION_CONTEXT_PART_REVIEWS_DUE\x10\x01\x12!\n" +
@@ -1152,7 +1167,9 @@ const file_cstp_v1_session_context_proto_rawDesc = "" +
 	"\x1bSESSION_CONTEXT_PART_INPUTS\x10\x06\x12$\n" +
 	" SESSION_CONTEXT_PART_CALIBRATION\x10\a\x12(\n" +
 	"$SESSION_CONTEXT_PART_RELATED_INTENTS\x10\b\x12\x1d\n" +
-	"\x19SESSION_CONTEXT_PART_CODE\x10\t2\xda\x02\n" +
+	"\x19SESSION_CONTEXT_PART_CODE\x10\t\x12\"\n" +
+	"\x1eSESSION_CONTEXT_PART_SUMMARIES\x10\n" +
+	"2\xda\x02\n" +
 	"\x15SessionContextService\x12\xa3\x01\n" +
 	"\x11GetSessionContext\x12!.cstp.v1.GetSessionContextRequest\x1a\".cstp.v1.GetSessionContextResponse\"G\x88\xb5\x18\x01\x9a\xb5\x18<{\"project\": \"shop\", \"paths\": [\"src/api\"], \"maxTokens\": 2000}\x90\x02\x01\x12\x9a\x01\n" +
 	"\rGetReadyQueue\x12\x1d.cstp.v1.GetReadyQueueRequest\x1a\x1e.cstp.v1.GetReadyQueueResponse\"J\x88\xb5\x18\x01\x9a\xb5\x18?{\"reasons\": [\"overdue_review\", \"unclosed_intent\"], \"limit\": 10}\x90\x02\x01B\x84\x01\n" +
@@ -1210,22 +1227,23 @@ var file_cstp_v1_session_context_proto_depIdxs = []int32{
 	15, // 13: cstp.v1.GetSessionContextResponse.related_intents:type_name -> cstp.v1.RelatedIntent
 	10, // 14: cstp.v1.GetSessionContextResponse.code:type_name -> cstp.v1.SessionCodeNote
 	11, // 15: cstp.v1.GetSessionContextResponse.left_out:type_name -> cstp.v1.OmittedSessionPart
-	16, // 16: cstp.v1.SessionDecision.status:type_name -> cstp.v1.DecisionStatus
-	17, // 17: cstp.v1.SessionDecision.outcome:type_name -> cstp.v1.Outcome
-	12, // 18: cstp.v1.SessionDecision.date:type_name -> google.protobuf.Timestamp
-	12, // 19: cstp.v1.SessionDecision.review_by:type_name -> google.protobuf.Timestamp
-	7,  // 20: cstp.v1.CategoryLessons.decisions:type_name -> cstp.v1.SessionDecision
-	18, // 21: cstp.v1.SessionCodeNote.note:type_name -> cstp.v1.CodeNote
-	1,  // 22: cstp.v1.OmittedSessionPart.part:type_name -> cstp.v1.SessionContextPart
-	5,  // 23: cstp.v1.SessionContextService.GetSessionContext:input_type -> cstp.v1.GetSessionContextRequest
-	2,  // 24: cstp.v1.SessionContextService.GetReadyQueue:input_type -> cstp.v1.GetReadyQueueRequest
-	6,  // 25: cstp.v1.SessionContextService.GetSessionContext:output_type -> cstp.v1.GetSessionContextResponse
-	3,  // 26: cstp.v1.SessionContextService.GetReadyQueue:output_type -> cstp.v1.GetReadyQueueResponse
-	25, // [25:27] is the sub-list for method output_type
-	23, // [23:25] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	7,  // 16: cstp.v1.GetSessionContextResponse.summaries:type_name -> cstp.v1.SessionDecision
+	16, // 17: cstp.v1.SessionDecision.status:type_name -> cstp.v1.DecisionStatus
+	17, // 18: cstp.v1.SessionDecision.outcome:type_name -> cstp.v1.Outcome
+	12, // 19: cstp.v1.SessionDecision.date:type_name -> google.protobuf.Timestamp
+	12, // 20: cstp.v1.SessionDecision.review_by:type_name -> google.protobuf.Timestamp
+	7,  // 21: cstp.v1.CategoryLessons.decisions:type_name -> cstp.v1.SessionDecision
+	18, // 22: cstp.v1.SessionCodeNote.note:type_name -> cstp.v1.CodeNote
+	1,  // 23: cstp.v1.OmittedSessionPart.part:type_name -> cstp.v1.SessionContextPart
+	5,  // 24: cstp.v1.SessionContextService.GetSessionContext:input_type -> cstp.v1.GetSessionContextRequest
+	2,  // 25: cstp.v1.SessionContextService.GetReadyQueue:input_type -> cstp.v1.GetReadyQueueRequest
+	6,  // 26: cstp.v1.SessionContextService.GetSessionContext:output_type -> cstp.v1.GetSessionContextResponse
+	3,  // 27: cstp.v1.SessionContextService.GetReadyQueue:output_type -> cstp.v1.GetReadyQueueResponse
+	26, // [26:28] is the sub-list for method output_type
+	24, // [24:26] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_session_context_proto_init() }
