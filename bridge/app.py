@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 RPC_PATH: Final = "/cstp"
 HEALTH_PATH: Final = "/health"
 
-INDEX_SERVICE: Final = "index"
-"""The name of the vector index in the server's health service."""
+SEARCH_SERVICE: Final = "search"
+"""The name of the search engine in the server's health service."""
 RULEBOOKS_SERVICE: Final = "rulebooks"
 """The name of the rulebooks in it; they are unhealthy while their files cannot be loaded."""
-DETAILS: Final = (INDEX_SERVICE, RULEBOOKS_SERVICE)
+DETAILS: Final = (SEARCH_SERVICE, RULEBOOKS_SERVICE)
 HEALTH_TIMEOUT: Final = 2.0
 """Maximum seconds for the server's answer. Chosen: load balancers expect a health check to answer within a few."""
 
@@ -113,7 +113,7 @@ class HealthEndpoint:
     async def respond(self, _: web.Request) -> web.Response:
         """Report the health of the gRPC server, with details of optional parts.
 
-        Without its index the server is only slower; while rulebooks are invalid, it evaluates the previous ones.
+        Without its search engine only searches fail; while rulebooks are invalid, it evaluates the previous ones.
         """
         # The empty name asks for the server as a whole (gRPC health checking protocol).
         server, *parts = await asyncio.gather(*map(self._state, ("", *DETAILS)))
@@ -129,8 +129,8 @@ class HealthEndpoint:
         try:
             answer = await self._health.Check(health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT)
         except grpc.aio.AioRpcError as error:
-            # The health service answers NOT_FOUND for a name that was never registered, as the index is with
-            # `index.mode: off`.
+            # The health service answers NOT_FOUND for a name that was never registered, as the search is with
+            # `search.engine: memory`.
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
             logger.info("the gRPC server does not answer: %s", error.details())

@@ -101,7 +101,6 @@ def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
         server={"port": 0},
         a2a={"grpc_port": 0},
         embedding={"provider": "lexical"},
-        index={"mode": "off"},
     )
     app = App(settings)
     app.start()

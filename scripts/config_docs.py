@@ -9,8 +9,6 @@ from pathlib import Path
 from cstp_grpc.cli.config import config_markdown, wrap_text
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "configuration"
-RESERVED = {"index": "vector_index"}
-"""Sections whose pages have another name: `index.md` would be the first page of the folder on the site."""
 
 
 def split_pages(document: str) -> Mapping[str, str]:
@@ -21,7 +19,7 @@ def split_pages(document: str) -> Mapping[str, str]:
     listed = []
     for part in sections:
         name = re.split(r"[.\[]", part.removeprefix("## ").partition("\n")[0])[0]
-        file = f"{RESERVED.get(name, name)}.md"
+        file = f"{name}.md"
         if file not in pages:
             part = part.removeprefix("#")
             listed.append(list_item(f"[`{name}`]({file})", part.split("\n\n")[1]))

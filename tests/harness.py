@@ -54,7 +54,6 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
         "a2a": {"grpc_port": 0},
         "auth": {"tokens": tokens},
         "embedding": {"provider": "lexical"},
-        "index": {"mode": "off"},
         "rate_limits": {"enabled": False},
         # Five rules, which load in a fortieth of the time of all packs.
         "cstp": {"guardrails": {"preset": "default"}},

@@ -44,7 +44,7 @@ BOUND = 600.0
 """Seconds after which something that should have happened has not."""
 SMALL = {
     **{"CSTP_EXAMPLES": "decisions", "CSTP_CONSOLE__ENABLED": "false"},
-    **{"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"},
+    **{"CSTP_EMBEDDING__PROVIDER": "lexical"},
 }
 """Settings that keep a server of a test small."""
 PORTS = {

@@ -17,7 +17,6 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 
 ONLY = {
     "chromadb": {"cstp_grpc/platform/embedding/model_files.py"},
-    "chromadb_rust_bindings": {"cstp_grpc/core/decisions/search/chroma_main.py"},
     "cel_expr_python": {"cstp_grpc/core/guardrails/cel_engine.py"},
     "httpcore": {"cstp_grpc/client/http_client.py"},
     "limits": {

@@ -84,7 +84,6 @@ def workers(tmp_path: Path) -> Iterator[list[Worker]]:
         "auth": {"tokens": TOKENS},
         "embedding": {"provider": "lexical"},
         "rate_limits": {"enabled": False},
-        "index": {"mode": "off"},
         "liaison": {"pillars": {"content": {"agent": "tester"}}},
     }
     settings = tmp_path / "settings.json"

@@ -46,7 +46,7 @@ SERVER = (
 DATA = (
     "Database: database.kind; It answers: database.answers; Latency: database.latencyMs|ms; "
     "Migration: database.migration; Size: database.sizeBytes|mb; Embedder: search.model; "
-    "Decisions in memory: search.decisionsInMemory; Vector index: search.index; "
+    "Decisions in memory: search.decisionsInMemory; Search engine: search.index; "
     "Rules: rules.guardrails.count; Version of the rules: rules.guardrails.version; Loaded: rules.loadedAt|age"
 )
 YOU = (

@@ -59,7 +59,7 @@ def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None
 
     All of the backup is checked before anything is replaced, and the database is replaced in one step. Servers must be
     stopped. Journal revisions from before the restore are refused afterwards, since the restored journal may
-    reuse their numbers. With `index.mode: http`, remove the collection of the Chroma server, too.
+    reuse their numbers. A search engine is filled again.
 
     \b
     Examples:

@@ -210,7 +210,7 @@ def check_command(out: Output, insecure: bool) -> None:
         "bridge": f"{settings.server.host}:{settings.server.port}",
         "a2a": f"{settings.a2a.grpc_host}:{settings.a2a.grpc_port}" if settings.a2a.enabled else "left out",
         "embedding": settings.embedding.provider,
-        "index": settings.index.mode,
+        "search": settings.search.engine,
         "ruleSet": rules.version,
         "rulebook": settings.cstp.guardrails.source,
         "agents": ", ".join(agents) if settings.auth.enabled else "anyone",

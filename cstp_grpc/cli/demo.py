@@ -81,7 +81,6 @@ def demo_settings(folder: Path) -> Settings:
         data_dir=folder,
         agent={"name": "demo"},
         grpc={"port": 0},
-        index={"mode": "off"},
         embedding={"provider": choose_embedder()},
     )
     return developer_setup.with_agent(settings, DEVELOPER, DEMO_TOKEN)

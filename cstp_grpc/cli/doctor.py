@@ -32,9 +32,9 @@ SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error"
 def doctor_command(out: Output, thorough: bool, seconds: float) -> None:
     """Check an installation and suggest fixes.
 
-    Checks the configuration, the rule set, the disk, the database, the clock, the index, the certificates, the
-    embedder, the issuers of JWTs, Redis and the peers. Nothing is changed, and servers may run. Exit code 0 means that
-    all is well, 3 that something is wrong, 4 that there are warnings only.
+    Checks the configuration, the rule set, the disk, the database, the clock, the certificates, the embedder,
+    the issuers of JWTs, the search engine, Redis and the peers. Nothing is changed, and servers may run. Exit code 0
+    means that all is well, 3 that something is wrong, 4 that there are warnings only.
 
     \b
     Examples:

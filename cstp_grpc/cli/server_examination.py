@@ -19,6 +19,7 @@ from cstp_grpc.server.maintenance.diagnosis import (
     check_embedding,
     check_issuers,
     check_redis_access,
+    check_search,
     run_check,
 )
 from cstp_grpc.server.status.machine_checks import Diagnosis, DiagnosisStatus, check_certificates
@@ -40,6 +41,7 @@ def examine_server(load_settings: Callable[[], Settings], seconds: float, *, tho
         *run_check("certificates", partial(check_certificates, settings, now)),
         *run_check("embedding", partial(check_embedding, settings)),
         *run_check("issuers", partial(check_issuers, settings)),
+        *run_check("search", partial(check_search, settings)),
         *run_check("redis", partial(check_redis_access, settings)),
         *run_check("peers", partial(check_peers, settings, seconds)),
     ]

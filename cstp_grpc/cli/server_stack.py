@@ -256,7 +256,7 @@ class WorkerProcesses(supervision.ProcessGroup):
             metrics_port=self._metrics.ports[index].port if self._metrics else None,
             limits_memory=self._limits_memory,
             vectors_memory=self._vectors_memory,
-            feeds_index=index == 0,
+            reads_database_figures=index == 0,
             rulebook_copy=self._settings.data_dir / RULEBOOK_COPY,
         )
         return WorkerTask(f"worker {index + 1}", self._settings, deployment).encode()

@@ -64,7 +64,6 @@ def print_status(console: Console, found: status_pb2.GetServerStatusResponse) ->
     size = f", {database.size_bytes / MEBIBYTE:.1f} MiB" if database.HasField("size_bytes") else ""
     answer = f"answers in {database.latency_ms:.1f} ms" if database.answers else "does not answer"
     memory = f", {processes.memory_bytes / MEBIBYTE:.0f} MiB" if processes.memory_bytes else ""
-    index = "" if search.index == "off" else f", index {search.index} {'ready' if search.index_ready else 'not ready'}"
     waiting = [
         f"{queue.name} {queue.waiting}" + (f" ({queue.oldest_seconds:.0f} s)" if queue.oldest_seconds >= 1 else "")
         for queue in found.queues
@@ -77,10 +76,7 @@ def print_status(console: Console, found: status_pb2.GetServerStatusResponse) ->
                 ("modules", ", ".join(found.modules)),
                 ("rules", f"{count_noun(rules.guardrails.count, 'rule')}, version {rules.guardrails.version}{stale}"),
                 ("database", f"{database.kind}, {answer}, migration {database.migration or '-'}{size}"),
-                (
-                    "search",
-                    f"{search.model}, {count_noun(search.decisions_in_memory, 'decision')} in memory{index}",
-                ),
+                ("search", f"{search.model}, {describe_engine(search)}"),
                 ("queues", ", ".join(waiting)),
                 (
                     "process",
@@ -92,3 +88,11 @@ def print_status(console: Console, found: status_pb2.GetServerStatusResponse) ->
     )
     for warning in found.warnings:
         console.print(Text(f"warning: {to_printable(warning.subject)}: {to_printable(warning.message)}", "yellow"))
+
+
+def describe_engine(search: status_pb2.SearchStatus) -> str:
+    """Return where searches find decisions, and whether all are there."""
+    if search.index == "memory":
+        return f"{count_noun(search.decisions_in_memory, 'decision')} in memory"
+    lag = f", lacks {count_noun(search.index_lag, 'change')}" if search.index_lag else ""
+    return f"{search.index} {'ready' if search.index_ready else 'not ready'}{lag}"

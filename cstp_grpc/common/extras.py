@@ -54,7 +54,6 @@ EXTRAS: Final[Mapping[str, Extra]] = {
             "aiohttp",
             "aiohttp_sse",
             "chromadb",
-            "chromadb_rust_bindings",
             "grpc_status",
             "httpcore",
             "jsonpath_rfc9535",

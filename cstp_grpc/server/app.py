@@ -336,7 +336,7 @@ def build_modules(
         protocol,
         build_pre_actions_module(shared, announcer, intents.servicer.announcements, decisions.journal),
         build_session_context_module(shared, sources, intent_store, analyst),
-        build_erasure_module(shared, decisions.journal, [intents.refresh_recent, decisions.file.discard]),
+        build_erasure_module(shared, decisions.journal, [intents.refresh_recent, decisions.discard_copies]),
         *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
         build_status_module(shared, status, inputs.peers),
     ]

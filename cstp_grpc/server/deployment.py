@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RULEBOOK_COPY: Final = "rulebooks.loaded"
 """The file of the rulebooks that workers loaded last, within the data folder."""
 INDEX_FOLDER: Final = "chroma"
-"""The folder of the embedded index within the data folder."""
+"""The folder of the vector index of version 0.2 within the data folder; nothing reads it."""
 MATRIX_FILE: Final = "matrix"
 """The file of the vector matrix within the data folder."""
 
@@ -42,8 +42,8 @@ class Deployment:
     """Descriptor of shared memory with the rate limit counters; None for counters of this process."""
     vectors_memory: int | None = None
     """Descriptor of shared memory with the vectors; None for memory of this process."""
-    feeds_index: bool = True
-    """True if this process runs and feeds the index; exactly one of the processes that share it does."""
+    reads_database_figures: bool = True
+    """True if this process reads the figures of the database; exactly one of the processes that share it does."""
     rulebook_copy: Path | None = None
     """The file with the rulebooks that one of the processes loaded last; None for a single process."""
 
@@ -67,7 +67,7 @@ def rulebook_path(settings: Settings) -> Path:
 SINGLE_PROCESS: Final = Deployment()
 """A single process, which holds the lock on its data folder."""
 
-LOCAL_PROCESS: Final = Deployment(supervised=True, feeds_index=False, resident=False)
+LOCAL_PROCESS: Final = Deployment(supervised=True, reads_database_figures=False, resident=False)
 """One of the processes that use a data folder without a server, each for some calls."""
 
 

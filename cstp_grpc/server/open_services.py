@@ -102,8 +102,8 @@ class OpenHandlers(grpc.GenericRpcHandler):
         return None if data is grpc.aio.EOF else data
 
 
-INDEX_HEALTH: Final = "index"
-"""The name of the vector index in the health service; search works without it, more slowly."""
+SEARCH_HEALTH: Final = "search"
+"""The name of the search engine in the health service, if servers share one: serving once it has the whole journal."""
 RULEBOOK_HEALTH: Final = "rulebooks"
 """The name of the rulebooks in the health service: not serving while those of the files cannot be loaded."""
 

@@ -48,7 +48,7 @@ def reindex_journal(settings: Settings, start_progress: ProgressStart) -> Reinde
         prepare_schema(database, turn, alone=alone)
         writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn)
         opened.callback(writer.close)
-        store, change_log = SqlPreparedVectorStore(database), SqlChangeLog(database, writer)
+        store, change_log = SqlPreparedVectorStore(database), SqlChangeLog(database)
         on_prepared = start_progress(store.count_unprepared(embedder.model))
         embedded = prepare_vectors(store, embedder, writer, change_log, on_prepared)
         # Other machines may use a PostgreSQL database, which the lock on this machine's folder does not show.

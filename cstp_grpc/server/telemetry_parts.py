@@ -107,7 +107,7 @@ def build_telemetry(opened: ExitStack, settings: Settings, deployment: Deploymen
         ),
         instruments,
         build_endpoint(settings.metrics, deployment, instruments.exported),
-        deployment.feeds_index,
+        deployment.reads_database_figures,
         background,
     )
 

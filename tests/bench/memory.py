@@ -19,7 +19,7 @@ FEW, MANY = 1_000, 10_000
 def measure_memory(run: Run) -> None:
     """Measure what reads decisions, with few of them, and the bridge."""
     with (
-        server(run.decisions(FEW), "--provider", run.provider, "--index", "embedded") as served,
+        server(run.decisions(FEW), "--provider", run.provider) as served,
         bridge(served.grpc, run.folder) as bridged,
         ExitStack() as opened,
     ):
@@ -71,7 +71,7 @@ def measure_memory(run: Run) -> None:
 def measure_large_memory(run: Run) -> None:
     """Measure what reads decisions, with many of them."""
     with (
-        server(run.decisions(MANY), "--provider", run.provider, "--index", "embedded") as served,
+        server(run.decisions(MANY), "--provider", run.provider) as served,
         ExitStack() as opened,
     ):
         series = series_factory(opened, served)

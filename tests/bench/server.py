@@ -38,7 +38,6 @@ def settings(arguments: argparse.Namespace) -> config.Settings:
         rate_limits={"enabled": False},
         audit={"enabled": not arguments.no_audit},
         embedding={"provider": arguments.provider},
-        index={"mode": arguments.index},
         cstp={"guardrails": {"config_path": arguments.rules}},
         intent_layer={"projects": [{"name": "bench", "root": arguments.project}] if arguments.project else []},
         liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
@@ -78,7 +77,6 @@ def main() -> None:
     parser.add_argument("--no-audit", action="store_true")
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--provider", default="lexical")
-    parser.add_argument("--index", default="off")
     parser.add_argument("--rules", type=Path, help="a rulebook; the default one unless given")
     parser.add_argument("--project", type=Path, help="the folder of a project named `bench`")
     parser.add_argument("--peer", type=int, action="append", default=[], help="the port of a peer")

@@ -101,7 +101,7 @@ def write_decisions(
     try:
         migrate_database(database)
         store, writer = SqlDecisionStore(database, SHARE_WITH_ALL), GroupCommitWriter(database, 600)
-        changes = SqlChangeLog(database, writer)
+        changes = SqlChangeLog(database)
 
         def insert(numbers: Sequence[int], unit_of_work: UnitOfWork) -> None:
             # Numbered as the server numbers changes, which therefore continues after them.
@@ -113,7 +113,6 @@ def write_decisions(
         try:
             for numbers in batches(len(vectors)):
                 writer.run(partial(insert, numbers))
-            changes.clear()
         finally:
             writer.close()
     finally:

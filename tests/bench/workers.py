@@ -46,7 +46,6 @@ def start_workers(run: Run, opened: ExitStack, count: int) -> Series:
         run.folder,
         run.folder / f"workers-{count}",
         embedding={"provider": "lexical"},
-        index={"mode": "off"},
         cstp=rules,
     )
     server = opened.enter_context(serving(stack, "--workers", str(count)))

@@ -28,7 +28,6 @@ ENVIRONMENT = {
     "CSTP_A2A__GRPC_PORT": "0",
     "CSTP_CONSOLE__ENABLED": "false",
     "CSTP_EMBEDDING__PROVIDER": "lexical",
-    "CSTP_INDEX__MODE": "off",
     # Loads sooner than all packs, at each of many starts.
     "CSTP_CSTP__GUARDRAILS__PRESET": "default",
     # Without the week of the example agents, which takes seconds to replay.

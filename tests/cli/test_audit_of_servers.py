@@ -58,7 +58,7 @@ def test_evidence_that_nothing_proves_yet_is_not_forged(busy: Server, tmp_path: 
 
 def test_a_folder_proves_its_trail_without_a_server(invoke: Invoke, tmp_path: Path) -> None:
     folder = ("--agent", f"local:{tmp_path / 'alone'}")
-    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical"}
     assert invoke("check", "tidy up", *folder, env=environment).exit_code == 0
 
     evidence = invoke("audit", "evidence", "--after", "2020-01-01", *folder, env=environment)

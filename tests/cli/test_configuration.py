@@ -56,6 +56,7 @@ def test_mistakes_are_named(invoke: Invoke, home: Path) -> None:
         ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting; did you mean `port`?"),
         ("gprc: {port: 1}", "cstp.yaml: gprc: is not a known setting; did you mean `grpc`?"),
         ("grpc: {anything: 1}", "cstp.yaml: grpc.anything: is not a known setting\n"),
+        ("index: {mode: 'off'}", "cstp.yaml: index: is replaced by `search.engine`\n"),
         (
             "server: {tls: {certificat: a}}",
             "server.tls.certificat: is not a known setting; did you mean `certificate`?",
@@ -128,6 +129,7 @@ def test_mistakes_are_named(invoke: Invoke, home: Path) -> None:
         ("CSTP_STORAG__URL", "CSTP_STORAG__URL is not a known setting; did you mean CSTP_STORAGE__URL?"),
         ("cstp_storag__url", "cstp_storag__url is not a known setting; did you mean CSTP_STORAGE__URL?"),
         ("CSTP_XYZZY__PORT", "CSTP_XYZZY__PORT is not a known setting\n"),
+        ("CSTP_INDEX__MODE", "CSTP_INDEX__MODE is replaced by `search.engine`\n"),
         ("CSTP_STORAGE__ULR", "storage.ulr: is not a known setting; did you mean `url`?"),
     ],
 )
@@ -155,9 +157,9 @@ def test_mistakes_in_what_is_left_out_do_not_matter(invoke: Invoke, home: Path) 
 
 @pytest.mark.parametrize("word", ["off", "Off", "OFF", "'off'"])
 def test_words_that_older_yaml_takes_for_truth_values_are_words(word: str, home: Path) -> None:
-    (home / "cstp.yaml").write_text(f"index: {{mode: {word.lower()}}}\nagent: {{name: {word}, description: no}}\n")
+    (home / "cstp.yaml").write_text(f"logging: {{calls: {word.lower()}}}\nagent: {{name: {word}, description: no}}\n")
     settings = load_settings(Path("cstp.yaml"))
-    assert settings.index.mode == "off"
+    assert settings.logging.calls == "off"
     assert settings.agent.name == word.strip("'")
     assert settings.agent.description == "no"
 

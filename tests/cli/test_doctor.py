@@ -55,7 +55,7 @@ def test_a_folder_before_its_first_start_is_well(invoke: Invoke, home: Path) -> 
     assert bad_ones(findings).keys() <= {"configuration", "disk"}
     assert code in (0, 4)
     checks = {finding["check"] for finding in findings}
-    assert {"configuration", "rule set", "disk", "database", "certificates", "peers"} <= checks
+    assert {"configuration", "rule set", "disk", "database", "certificates", "search", "peers"} <= checks
     assert not (home / "data").exists()
 
 
@@ -79,6 +79,15 @@ def test_what_is_wrong_is_told_with_what_to_do(invoke: Invoke, home: Path) -> No
     assert "not a SQLite database" in found["database"]
     assert "open to other users" in found["disk"]
     assert "other at grpc://127.0.0.1:1" in found["peers"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "url"), [("chroma", "http://127.0.0.1:1"), ("postgresql", "postgresql://cstp@127.0.0.1:1/cstp")]
+)
+def test_an_engine_that_does_not_answer_is_told(invoke: Invoke, home: Path, engine: str, url: str) -> None:
+    code, findings = examine(invoke, home, {"search": {"engine": engine, "url": url}, **EVERYTHING})
+    assert code == 3
+    assert bad_ones(findings)["search"].startswith(f"{engine}: ")
 
 
 def test_settings_that_are_invalid_are_the_only_finding(invoke: Invoke, home: Path) -> None:
@@ -221,7 +230,6 @@ def test_a_database_is_judged_on_both_kinds(database_url: str, tmp_path: Path) -
     assert database_findings(database_url, tmp_path) == {
         "database": DiagnosisStatus.OK,
         "clock": DiagnosisStatus.OK,
-        "index": DiagnosisStatus.OK,
     }
 
 

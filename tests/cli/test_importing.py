@@ -39,7 +39,7 @@ RECORDS = """\
 {"id": "b", "title": "Use MongoDB", "outcome": "failure", "date": "2025-01-01"}
 """
 
-STANDALONE = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+STANDALONE = {"CSTP_EMBEDDING__PROVIDER": "lexical"}
 """How a store is used without a server here."""
 
 
@@ -226,7 +226,7 @@ def test_an_interrupted_import_goes_on_where_it_stopped(invoke: Invoke, home: Pa
     (home / "records.jsonl").write_text("\n".join(lines))
     with embedding_server() as endpoint:
         embedding = {"PROVIDER": "openai", "URL": endpoint.url, "MODEL": "small", "DIMENSIONS": "1024"}
-        env = {"CSTP_INDEX__MODE": "off", **{f"CSTP_EMBEDDING__{key}": value for key, value in embedding.items()}}
+        env = {**{f"CSTP_EMBEDDING__{key}": value for key, value in embedding.items()}}
         first = endpoint.reply
         endpoint.reply = lambda texts: first(texts) if titles[0] in texts else (400, {})
         interrupted = invoke("import", "records.jsonl", env=env)

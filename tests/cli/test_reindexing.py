@@ -19,7 +19,7 @@ from tests.harness import TOKENS, running, settings
 from tests.platform.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.waiting import SECONDS, wait_until
 
-OLD = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+OLD = {"CSTP_EMBEDDING__PROVIDER": "lexical"}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def endpoint() -> Iterator[EmbeddingServer]:
 def new(endpoint: EmbeddingServer) -> dict[str, str]:
     """Return the environment of the new embedder."""
     embedding = {"PROVIDER": "openai", "URL": endpoint.url, "MODEL": "small", "DIMENSIONS": str(DIMENSIONS)}
-    return {"CSTP_INDEX__MODE": "off", **{f"CSTP_EMBEDDING__{key}": value for key, value in embedding.items()}}
+    return {**{f"CSTP_EMBEDDING__{key}": value for key, value in embedding.items()}}
 
 
 def import_titles(invoke: Invoke, home: Path, count: int) -> list[str]:

@@ -153,7 +153,7 @@ def test_what_a_person_let_through_still_needs_approval(tmp_path: Path, invoke: 
 
 def test_a_data_folder_is_replayed_without_a_server(invoke: Invoke, book: Path, tmp_path: Path) -> None:
     folder = ("--agent", f"local:{tmp_path / 'alone'}")
-    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical"}
     check = ("check", "fix prices", "--category", "database", "--context", "rows=5000")
     assert invoke(*check, *folder, env=environment).exit_code == 0
     result = invoke("guardrails", "replay", book, *folder, env=environment)

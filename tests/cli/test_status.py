@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from cstp_grpc.cli.status_output import describe_engine
+from cstp_grpc.gen.cstp.v1 import status_pb2
 from tests.cli.conftest import Server
 
 
@@ -12,7 +18,22 @@ def test_the_state_of_a_server_is_shown(shared_server: Server) -> None:
     assert "writes 0" in shown
     status = shared_server.json("status")
     assert status["database"]["answers"] is True
+    assert (status["search"]["index"], status["search"]["indexReady"]) == ("memory", True)
+    assert "in memory" in shown
     assert f"rules, version {status['rules']['guardrails']['version']}" in shown.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ({"index": "memory", "decisions_in_memory": 1, "index_ready": True}, "1 decision in memory"),
+        ({"index": "postgresql", "index_ready": True}, "postgresql ready"),
+        ({"index": "postgresql", "index_ready": True, "index_lag": 2}, "postgresql ready, lacks 2 changes"),
+        ({"index": "chroma"}, "chroma not ready"),
+    ],
+)
+def test_the_engine_of_searches_is_shown(status: dict[str, Any], shown: str) -> None:
+    assert describe_engine(status_pb2.SearchStatus(**status)) == shown
 
 
 def test_agents_are_shown_with_their_calls(shared_server: Server) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.cli.process_supervision import PortReservation, PortReservationFailed
 from cstp_grpc.client import CstpClient
@@ -432,56 +431,27 @@ def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
         assert set(recorded) <= {decision.id for decision in client.list_decisions()}
 
 
-CHROMA = "chroma_main"
-
-
-def chroma_servers(process: Process) -> list[int]:
-    return children_of(children(process, WORKER), CHROMA)
-
-
-def index_is_ready(target: str) -> bool:
-    """Whether the worker at the end of a new connection has its index ready."""
-    with closing(connect(target)) as caller:
-        stub = health_pb2_grpc.HealthStub(caller.channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service="index"), timeout=BOUND)
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-
 @pytest.mark.slow
-def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "CSTP_INDEX__MODE"}
-    with serving(home, 2, "--no-bridge", environment=environment, index={"exact_limit": 2}) as process:
+def test_every_worker_finds_every_decision_whichever_dies(home: Path) -> None:
+    with serving(home, 2, "--no-bridge") as process:
         target = process.value("gRPC")
 
-        def all_ready() -> bool:
-            return all(index_is_ready(target) for _ in range(8))
-
         def find(title: str) -> bool:
-            with closing(connect(target)) as caller:
-                found = ok(caller.call("cstp.queryDecisions", {"query": title, "limit": 1}, TOKEN))["decisions"]
+            found = ok(call_anew(target, "cstp.queryDecisions", TOKEN, query=title, limit=1))["decisions"]
             return [decision["title"] for decision in found] == [title]
 
-        def find_always(title: str) -> bool:
-            return all(find(title) for _ in range(4))
+        def record(title: str) -> None:
+            ok(call_anew(target, "cstp.recordDecision", TOKEN, decision={"title": title}))
 
         titles = [f"Decide on matter number {word}" for word in ("one", "two", "three", "four", "five")]
-        with closing(connect(target)) as caller:
-            for title in titles:
-                ok(caller.call("cstp.recordDecision", {"decision": {"title": title}}, TOKEN))
-        wait_until(lambda: len(chroma_servers(process)) == 1, "there is one index")
-        wait_until(all_ready, "the index of all workers is ready", BOUND)
         for title in titles:
-            wait_until(partial(find_always, title), "every worker finds it")
-        killed = chroma_servers(process)
-        os.kill(killed[0], signal.SIGKILL)
-        assert all(find(title) for title in titles)
-        wait_until(lambda: chroma_servers(process) not in ([], killed), "Chroma is started again")
-        wait_until(all_ready, "the index is ready after the end of Chroma", BOUND)
-        (feeding, *_) = children(process, WORKER)
-        os.kill(feeding, signal.SIGKILL)
+            record(title)
+        for title in titles:
+            wait_until(lambda title=title: all(find(title) for _ in range(4)), "every worker finds it")  # type: ignore[misc]
+        os.kill(children(process, WORKER)[0], signal.SIGKILL)
         process.wait_for("serves again")
-        with closing(connect(target)) as caller:
-            ok(caller.call("cstp.recordDecision", {"decision": {"title": "Decide on a sixth matter"}}, TOKEN))
-        wait_until(lambda: all_ready() and find("Decide on a sixth matter"), "the index is ready", BOUND)
-        assert len(chroma_servers(process)) == 1
+        titles.append("Decide on a sixth matter")
+        record(titles[-1])
+        for title in titles:
+            wait_until(lambda title=title: all(find(title) for _ in range(4)), "every worker finds it")  # type: ignore[misc]
         assert process.end() == 0

@@ -126,7 +126,7 @@ def serving(folder: Path, port: int, database: str) -> Iterator[Process]:
         "rate_limits": {"enabled": False},
     }
     (folder / "cstp.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(wanted))))
-    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical"}
     with started("serve", "--no-bridge", "--config", str(folder / "cstp.yaml"), environment=environment) as process:
         process.wait_for(READY)
         yield process

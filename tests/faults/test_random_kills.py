@@ -27,7 +27,6 @@ KILLS = int(os.environ.get("CSTP_KILLS", "20"))
 WORKERS = 2
 KILLS_OF_ONE_LIFE = 4
 """How many children of a supervisor are killed before it is killed itself: one that dies too often stays dead."""
-CHROMA = "chroma"
 
 
 def victims(process: Process) -> dict[str, Callable[[], list[int]]]:
@@ -35,28 +34,17 @@ def victims(process: Process) -> dict[str, Callable[[], list[int]]]:
     return {
         "worker": lambda: children(process, WORKER),
         "bridge": lambda: [bridge_of(process.popen.pid)],
-        "chroma": lambda: [
-            pid for parent in (process.popen.pid, *children(process, "")) for pid in descendants(parent, CHROMA)
-        ],
     }
 
 
-def descendants(pid: int, text: str) -> list[int]:
-    """Return the children of a process whose command lines hold a text."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children_of_tasks = [int(child) for task in tasks for child in task.read_text().split()]
-    return [child for child in children_of_tasks if text in Path(f"/proc/{child}/cmdline").read_text()]
-
-
 def test_nothing_acknowledged_is_lost_whichever_process_is_killed(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path, index={"mode": "embedded", "exact_limit": 5})
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "CSTP_INDEX__MODE"}
+    settings = write_settings(tmp_path)
     targets: list[str] = []
     load = MixedLoad(lambda: targets[-1])
     kills = Counter[str]()
     command = ("serve", "--config", str(settings), "--workers", str(WORKERS))
     while kills.total() < KILLS:
-        with started(*command, environment=environment) as process:
+        with started(*command, environment=ENVIRONMENT) as process:
             process.wait_for(READY)
             targets.append(process.value("gRPC"))
             with grpc.insecure_channel(targets[-1]) as channel:
@@ -72,7 +60,7 @@ def test_nothing_acknowledged_is_lost_whichever_process_is_killed(tmp_path: Path
                 load.wait_for_progress(5)
                 process.popen.kill()
                 kills["supervisor"] += 1
-    with started(*command, environment=environment) as process:
+    with started(*command, environment=ENVIRONMENT) as process:
         process.wait_for(READY)
         with grpc.insecure_channel(process.value("gRPC")) as channel:
             verify(channel, load.done)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import grpc
+import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,7 +18,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tests.harness import TIMEOUT, running, settings
 from tests.named_case import named_case
 from tests.server.open_calls import ALICE, REFLECTION, reflect
-from tests.waiting import wait_until
 
 
 def test_health_is_open_and_serving_for_every_service(channel: grpc.Channel) -> None:
@@ -27,12 +27,11 @@ def test_health_is_open_and_serving_for_every_service(channel: grpc.Channel) -> 
         assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
 
 
-def test_health_tells_when_the_index_is_ready(tmp_path: Path) -> None:
-    request = health_pb2.HealthCheckRequest(service="index")
-    with running(settings(tmp_path, index={"mode": "embedded"})) as app, grpc.insecure_channel(app.target) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        serving = health_pb2.HealthCheckResponse.SERVING
-        wait_until(lambda: stub.Check(request, timeout=TIMEOUT).status == serving, "the index is ready")
+def test_health_of_a_search_in_memory_is_that_of_the_server(channel: grpc.Channel) -> None:
+    request = health_pb2.HealthCheckRequest(service="search")
+    with pytest.raises(grpc.RpcError) as caught:
+        health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
 
 
 def test_reflection_tells_the_contract(channel: grpc.Channel) -> None:

@@ -50,7 +50,6 @@ app = App(
         data_dir=Path(sys.argv[1]),
         grpc={"port": 0},
         embedding={"provider": "lexical"},
-        index={"mode": "off"},
         auth={
             "tokens": [{"name": "alice", "token": "alice-secret-token"}],
             "managed_tokens": {"enabled": sys.argv[2] == "on"},

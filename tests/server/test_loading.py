@@ -19,7 +19,6 @@ app = App(
         data_dir=Path(sys.argv[1]),
         grpc={"port": 0},
         embedding={"provider": "lexical"},
-        index={"mode": "off"},
         auth={"tokens": [{"name": "alice", "token": "alice-secret-token"}]},
     )
 )

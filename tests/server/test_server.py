@@ -24,19 +24,32 @@ from tests.server.open_calls import ALICE, CHECK
 from tests.waiting import wait_until
 
 
-def test_search_answers_while_the_index_cannot_be_reached(tmp_path: Path) -> None:
-    lost = {"mode": "http", "url": "http://127.0.0.1:1", "exact_limit": 0}
-    with running(settings(tmp_path, index=lost)) as app, grpc.insecure_channel(app.target) as channel:
+def test_searches_fail_while_their_engine_cannot_be_reached(tmp_path: Path) -> None:
+    """They do not find nothing, and all else goes on."""
+    lost = {"engine": "chroma", "url": "http://127.0.0.1:1"}
+    with running(settings(tmp_path, search=lost)) as app, grpc.insecure_channel(app.target) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(service="index"), timeout=TIMEOUT
+            health_pb2.HealthCheckRequest(service="search"), timeout=TIMEOUT
         )
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
         caller = GrpcCaller(app.target)
-        caller.call("cstp.recordDecision", {"decision": {"title": "Use Redis for sessions"}})
+        recorded = caller.call("cstp.recordDecision", {"decision": {"title": "Use Redis for sessions"}})
         found = caller.call("cstp.queryDecisions", {"query": "redis sessions", "minScore": 0.1})
+        checked = caller.call("cstp.checkGuardrails", {"action": {"description": "Use Redis"}})
+        status = caller.call("cstp.getServerStatus", {})
         caller.close()
-    assert found.result is not None
-    assert found.result["total"] == 1
+    assert recorded.reason is None
+    assert checked.reason is None
+    assert found.reason == "QUERY_FAILED"
+    assert status.result is not None
+    assert status.result["search"] == {
+        "model": "lexical-v1",
+        "decisionsInMemory": 0,
+        "index": "chroma",
+        "indexReady": False,
+        "indexLag": 0,
+    }
+    assert [each["subject"] for each in status.result["warnings"]].count("search") == 1
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(channel: grpc.Channel) -> None:

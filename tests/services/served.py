@@ -30,6 +30,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import JournalStores
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.row_source import MatrixSource
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.servicer import DecisionQueries, JournalService, QueryLimits
 from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
@@ -110,7 +111,7 @@ class Served:
         trail, intents = SqlAuditTrail(database, writer), SqlIntentStore(database)
         matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
         journal = Journal(
-            JournalStores(store, SqlHistoryStore(database), SqlChangeLog(database, writer)),
+            JournalStores(store, SqlHistoryStore(database), SqlChangeLog(database)),
             writer,
             embedder,
             trail,
@@ -122,7 +123,7 @@ class Served:
         oversight = Oversight(trail, clock)
         tokens = RevisionTokens(store.identity())
         feed = JournalFeed(store, tokens, limits, None, asyncio.to_thread)
-        search = DecisionSearch(store, matrix, embedder)
+        search = DecisionSearch(store, MatrixSource(matrix), embedder)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
         announcer = Announcer(

@@ -200,33 +200,45 @@ ListingKey = tuple[DecisionFilter | str, ...]
 CALLER: sa.BindParameter[str] = sa.bindparam("caller")
 
 OWN = decisions.c.agent == CALLER
-SHARED = decisions.c.visibility == Visibility.SHARED.value
-
-OWN_OR_SHARED = sa.or_(OWN, SHARED)
-"""The rows that an agent, given as the parameter `caller`, may read, unless it is a peer."""
 
 LATEST_FIRST = (decisions.c.date.desc(), decisions.c.id)
 """The order of listings."""
 
 
-def readable_condition(sharing: ReadPolicy, caller: str) -> sa.ColumnElement[bool]:
+def has_any_tag(tags: Sequence[str]) -> sa.ColumnElement[bool]:
+    return sa.exists().where(decision_tags.c.decision_id == decisions.c.id, decision_tags.c.tag.in_(tags))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilteredRows:
+    """Rows with the columns of decisions, and the condition that one has any of some tags."""
+
+    columns: Any
+    tagged: Callable[[Sequence[str]], sa.ColumnElement[bool]]
+
+
+JOURNAL_ROWS = FilteredRows(decisions.c, has_any_tag)
+
+
+def readable_condition(sharing: ReadPolicy, caller: str, rows: FilteredRows = JOURNAL_ROWS) -> sa.ColumnElement[bool]:
     """Return the condition that an agent, also given as the parameter `caller`, may read a decision."""
     if caller == OVERSEER:
         return sa.true()
+    own, shared = rows.columns.agent == CALLER, rows.columns.visibility == Visibility.SHARED.value
     if not sharing.is_restricted_peer(caller):
-        return OWN_OR_SHARED
-    covered: list[sa.ColumnElement[bool]] = [SHARED]
+        return sa.or_(own, shared)
+    covered: list[sa.ColumnElement[bool]] = [shared]
     if sharing.categories:
-        covered.append(decisions.c.category.in_(sorted(sharing.categories)))
+        covered.append(rows.columns.category.in_(sorted(sharing.categories)))
     if sharing.tags:
-        covered.append(tag_condition(decision_tags.c.tag.in_(sorted(sharing.tags))))
-    return sa.or_(OWN, sa.and_(*covered))
+        covered.append(rows.tagged(sorted(sharing.tags)))
+    return sa.or_(own, sa.and_(*covered))
 
 
-def filter_conditions(filters: DecisionFilter) -> list[sa.ColumnElement[bool]]:
+def filter_conditions(filters: DecisionFilter, rows: FilteredRows = JOURNAL_ROWS) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter; empty for a filter that does not restrict."""
     # Texts are compared as they would have been stored, or some that are stored would never be found.
-    column = decisions.c
+    column = rows.columns
     found: list[sa.ColumnElement[bool]] = []
     for field, text in (
         (column.category, filters.category),
@@ -252,11 +264,7 @@ def filter_conditions(filters: DecisionFilter) -> list[sa.ColumnElement[bool]]:
     ):
         if words:
             found.append(field.in_(words))
-    return [*found, *(tag_condition(decision_tags.c.tag == replace_unstorable(tag)) for tag in filters.tags)]
-
-
-def tag_condition(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    return sa.exists().where(decision_tags.c.decision_id == decisions.c.id, condition)
+    return [*found, *(rows.tagged([replace_unstorable(tag)]) for tag in filters.tags)]
 
 
 def listing_page_token(last: Decision, listing: ListingKey) -> str:

@@ -252,6 +252,12 @@ class SqlDecisionStore:
         with self._database.read_snapshot() as unit_of_work:
             return self.changed_rows(unit_of_work, model, ids)
 
+    def changed_ids(self, after_revision: int, limit: int) -> list[str]:
+        """Return the decisions that changed after a revision, at most `limit`, by rising revision."""
+        query = sa.select(decisions.c.id).where(decisions.c.revision > after_revision)
+        with self._database.read_snapshot() as unit_of_work:
+            return list(unit_of_work.execute(query.order_by(decisions.c.revision).limit(limit)).scalars())
+
     def erased_rows(self, after_revision: int = -1) -> list[ErasedRow]:
         """Return the decisions that were deleted after a revision, by rising revision."""
         with self._database.read_snapshot() as unit_of_work:

@@ -194,7 +194,7 @@ outbox = sa.Table(
     # Without it SQLite would give the number of a removed last row to the next one.
     sqlite_autoincrement=True,
 )
-"""Changes of decisions that the index has not taken yet."""
+"""The last change of a decision; its number is the revision of the journal."""
 
 thoughts = sa.Table(
     "thoughts",

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from cstp_grpc.platform.config.other_agents import ShareSettings as ShareSettings
     from cstp_grpc.platform.config.process_log import log_events_to_stderr as log_events_to_stderr
     from cstp_grpc.platform.config.settings import AgentSettings as AgentSettings
-    from cstp_grpc.platform.config.settings import IndexSettings as IndexSettings
     from cstp_grpc.platform.config.settings import ProviderSettings as ProviderSettings
     from cstp_grpc.platform.config.settings import Settings as Settings
     from cstp_grpc.platform.config.yaml_file import add_peer as add_peer
@@ -76,7 +75,7 @@ else:
         "other_agents": "CallbackSettings FederationSettings LiaisonSettings PILLARS PeerSettings PillarSettings"
         " QuorumSettings RetentionSettings ShareSettings",
         "process_log": "log_events_to_stderr",
-        "settings": "AgentSettings IndexSettings ProviderSettings Settings",
+        "settings": "AgentSettings ProviderSettings Settings",
         "yaml_file": "add_peer expand_text parse_yaml read_data_dir read_text replace_file",
     }
     modules = {f"{__name__}.{module}": names for module, names in EXPORTS.items()}

@@ -36,6 +36,20 @@ def allowed_types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
+REPLACED_SECTIONS: Final = {"index": "search.engine"}
+"""Former sections, and the settings that replace them."""
+
+
+def describe_unknown_key(model: type[BaseModel], location: Sequence[int | str], variable: str = "") -> str:
+    """Return the error for an unknown key; `variable` is that of the environment, with `{}` for the section."""
+    if model is Settings and len(location) == 1 and location[0] in REPLACED_SECTIONS:
+        return f"is replaced by `{REPLACED_SECTIONS[str(location[0])]}`"
+    meant = suggest_key(model, location)
+    if meant is None:
+        return "is not a known setting"
+    return f"is not a known setting; did you mean {variable.replace('{}', meant.upper()) or f'`{meant}`'}?"
+
+
 def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str | None:
     kinds: list[Any] = [model]
     for part in location[:-1]:
@@ -171,9 +185,8 @@ def check_variable_names(names: Iterable[str]) -> None:
         prefix, _, path = name.upper().partition("_")
         section, nested, key = path.partition("__")
         if f"{prefix}_" == ENV_PREFIX and nested and section.lower() not in Settings.model_fields:
-            meant = suggest_key(Settings, (section.lower(),))
-            hint = f"; did you mean {ENV_PREFIX}{meant.upper()}__{key}?" if meant else ""
-            raise ConfigError(f"the environment: {name} is not a known setting{hint}")
+            problem = describe_unknown_key(Settings, (section.lower(),), f"{ENV_PREFIX}{{}}__{key}")
+            raise ConfigError(f"the environment: {name} {problem}")
 
 
 def resolve_file_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -202,8 +215,7 @@ def describe_validation_error(error: ValidationError, path: Path | None, model: 
         key = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            meant = suggest_key(model, item["loc"])
-            message = f"is not a known setting{f'; did you mean `{meant}`?' if meant else ''}"
+            message = describe_unknown_key(model, item["loc"])
         elif item["type"] == "too_short" and item["ctx"]["field_type"] == "Value":
             # Its own message calls the characters of a SecretStr items.
             message = f"must have at least {item['ctx']['min_length']} characters"

@@ -182,18 +182,14 @@ class StorageSettings(SettingsSection):
     memory."""
 
 
-class IndexSettings(SettingsSection):
-    """The vector index. The journal can always rebuild it, and exact search answers without it."""
+class SearchSettings(SettingsSection):
+    """The search for decisions."""
 
-    mode: Literal["embedded", "http", "off"] = "embedded"
-    """`embedded` runs a Chroma server once there are `exact_limit` decisions, `http` uses the one at `url`, and `off`
-    always searches exactly."""
+    engine: Literal["memory", "postgresql", "chroma"] = "memory"
+    """`memory` holds all vectors and words in each server. With the others a server holds none: `postgresql` keeps them
+    in a database with pgvector, and `chroma` in a Chroma server; several journals can share one."""
     url: str | None = None
-    """The URL of the Chroma server in mode `http`. It must serve only this journal."""
-    exact_limit: int = Field(default=300_000, ge=0)
-    """The maximum number of candidate rows for exact search. Searches of more rows use the index."""
-    overfetch: int = Field(default=200, ge=10, le=5000)
-    """The number of candidates that the index proposes. The server scores and filters them exactly."""
+    """The URL of the engine: `postgresql://…` or `http://…`. [default: the database of the journal]"""
 
 
 class ApprovalSettings(SettingsSection):
@@ -331,7 +327,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=add_setting_descriptions)
 
     data_dir: Path = DEFAULT_DATA_DIR
-    """The folder of all stored data: journal, index, converted weights, development token."""
+    """The folder of all stored data: journal, converted weights, development token."""
     agent: AgentSettings = AgentSettings()
     """The agent that this server represents."""
     serve: listeners.ServeSettings = listeners.ServeSettings()
@@ -350,8 +346,8 @@ class Settings(BaseModel):
     """The protocol's methods."""
     storage: StorageSettings = StorageSettings()
     """The journal."""
-    index: IndexSettings = IndexSettings()
-    """The vector index."""
+    search: SearchSettings = SearchSettings()
+    """The search for decisions."""
     embedding: EmbeddingSettings = EmbeddingSettings()
     """The embedder, which turns texts into vectors."""
     rate_limits: listeners.RateLimitSettings = listeners.RateLimitSettings()
@@ -406,9 +402,12 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def check_index(self) -> Settings:
-        if self.index.mode == "http" and not self.index.url:
-            raise ValueError("index.url is needed where index.mode is http")
+    def check_search(self) -> Settings:
+        engine, url = self.search.engine, self.search.url
+        if engine == "chroma" and not url:
+            raise ValueError("search.url is needed where search.engine is chroma")
+        if engine == "postgresql" and not re.match(r"postgres(ql)?(\+psycopg)?://", url or self.storage_url):
+            raise ValueError("search.url: must begin with postgresql:// where search.engine is postgresql")
         return self
 
     def warnings(self) -> list[str]:

@@ -22,6 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from cstp_grpc.common.unicode_text import cut_line
 from cstp_grpc.contract.errors import InternalError, QueryFailed, Unavailable
+from cstp_grpc.platform.storage.locks import try_path_lock
 from cstp_grpc.platform.storage.sqlite_files import DatabaseFiles, DatabaseLost
 from cstp_grpc.platform.storage.unit_of_work import DriverConnection, UnitOfWork, get_driver_connection
 
@@ -288,6 +289,20 @@ class Database:
         made: sqlite.Insert = importlib.import_module(f"sqlalchemy.dialects.{self.dialect.name}").insert(table)
         return made
 
+    @contextmanager
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Hold a lock for the block that one process at a time can hold; yield False if another process has it.
+
+        Raises QueryFailed if the database does not respond.
+        """
+        if self.path is not None:
+            with try_path_lock(self.path.with_name(f"{self.path.name}.{name}.lock")) as is_held:
+                yield is_held
+            return
+        with self.background_snapshot() as unit_of_work:
+            locking = sqlalchemy.func.pg_try_advisory_xact_lock(sqlalchemy.func.hashtext(f"cstp {name}"))
+            yield unit_of_work.execute(sqlalchemy.select(locking)).scalar_one()
+
     def open_write_connection(self) -> Connection:
         return self.engine.connect().execution_options(writes=True)
 
@@ -434,9 +449,10 @@ def open_database_path(connection: DBAPIConnection) -> str:
     return str(paths["main"])
 
 
-def create_postgresql_engine(url: URL, pool_size: int) -> Engine:
-    """Return an engine on PostgreSQL; parameters in the URL override our defaults."""
-    arguments = {key: value for key, value in POSTGRESQL_ARGUMENTS.items() if key not in url.query}
+def create_postgresql_engine(url: URL, pool_size: int, options: str = "") -> Engine:
+    """Return an engine on PostgreSQL with more `options` of sessions; parameters in the URL override our defaults."""
+    defaults = {**POSTGRESQL_ARGUMENTS, "options": f"{POSTGRESQL_ARGUMENTS['options']} {options}".rstrip()}
+    arguments = {key: value for key, value in defaults.items() if key not in url.query}
     return sqlalchemy.create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,

@@ -31,8 +31,6 @@ class DatabaseCondition:
     """Free connections of a PostgreSQL server."""
     newest_entry: datetime | None = None
     """The latest instant in the audit trail."""
-    unindexed: int = 0
-    """How many changes of decisions the vector index has not taken over."""
 
 
 def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition:
@@ -45,9 +43,9 @@ def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition
         if database.path is not None:
             name, damage = f"SQLite, {database.path}", find_damage(connection) if thorough else None
             log = Path(f"{database.path}-wal")
-            newest, unindexed = read_newest_entry(connection), count_unindexed(connection)
+            newest = read_newest_entry(connection)
             log_bytes = log.stat().st_size if log.exists() else 0
-            return DatabaseCondition(name, migration, damage, log_bytes, newest_entry=newest, unindexed=unindexed)
+            return DatabaseCondition(name, migration, damage, log_bytes, newest_entry=newest)
         version: str = connection.execute(text("SHOW server_version")).scalar_one()
         return DatabaseCondition(
             f"PostgreSQL {version}",
@@ -55,7 +53,6 @@ def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition
             clock_ahead=measure_clock(connection),
             connections_left=count_connections_left(connection),
             newest_entry=read_newest_entry(connection),
-            unindexed=count_unindexed(connection),
         )
 
 
@@ -115,11 +112,3 @@ def read_newest_entry(connection: Connection) -> datetime | None:
         return None
     instant = datetime.fromisoformat(found) if isinstance(found, str) else found
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-
-
-def count_unindexed(connection: Connection) -> int:
-    """Return how many changes of decisions the index has not taken over; 0 without tables."""
-    if not inspect(connection).has_table("outbox"):
-        return 0
-    count: int = connection.execute(text("SELECT count(*) FROM outbox")).scalar_one()
-    return count

@@ -179,6 +179,16 @@ def hold_file_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def try_path_lock(path: Path) -> Iterator[bool]:
+    """Hold a lock on a file for the block, which is created; yield False if another process has it."""
+    descriptor = open_lock_file(path)
+    try:
+        yield try_file_lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
 def open_lock_file(path: Path) -> int:
     """Open a lock file, creating it for its owner alone, and return its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -15,7 +15,6 @@ from cstp_grpc.platform.config import (
     A2aSettings,
     ConfigError,
     FederationSettings,
-    IndexSettings,
     LiaisonSettings,
     NotificationSettings,
     RateLimitSettings,
@@ -49,8 +48,6 @@ def reduce_to_local(settings: Settings) -> Settings:
             "approvals": settings.approvals.model_copy(update={"instructions": instructions}),
             "a2a": A2aSettings(enabled=False),
             "federation": FederationSettings(share=settings.federation.share),
-            # The journal notes which vectors the index lacks, and the next server adds them.
-            "index": IndexSettings(mode="off"),
             # Without projects it would answer nothing, and take as long to load as all else.
             "intent_layer": settings.intent_layer.model_copy(
                 update={"enabled": settings.intent_layer.enabled and bool(settings.intent_layer.projects)}

@@ -16,8 +16,7 @@ from typing import Final
 from cstp_grpc.client.http_exchange import HttpProtocolError
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.errors import QueryFailed, Unavailable
-from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
-from cstp_grpc.core.decisions.search.chroma_index import ChromaHttpClient
+from cstp_grpc.core.decisions.search.search_engine import EngineFailed
 from cstp_grpc.platform.config import ConfigError, Settings
 from cstp_grpc.platform.embedding.model_files import MODEL, WeightsMissing, find_model_files
 from cstp_grpc.platform.storage.database import open_database, parse_database_url
@@ -29,6 +28,7 @@ from cstp_grpc.server.startup_failures import describe_startup_failure
 from cstp_grpc.server.status.machine_checks import ERROR, OK, WARNING, Diagnosis, judge_free_space, measure_free_space
 from cstp_grpc.server.wiring.embedding import build_configured_embedders
 from cstp_grpc.server.wiring.identity import build_key_source
+from cstp_grpc.server.wiring.search import check_engine
 
 SYNC_TRIES: Final = 5
 SLOW_SYNC_SECONDS: Final = 0.05
@@ -38,9 +38,6 @@ LARGE_LOG_BYTES: Final = 512 << 20
 CLOCK_SECONDS: Final = 1.0
 """Chosen: leases and claims last for seconds, so that this difference matters."""
 FEW_CONNECTIONS: Final = 10
-MANY_UNINDEXED: Final = 10_000
-"""Changes that an index lacks. Chosen: a working index processes them within seconds."""
-CHROMA_SECONDS: Final = 5.0
 
 
 def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosis]:
@@ -91,7 +88,7 @@ def measure_sync(folder: Path) -> float:
 
 
 def check_database(settings: Settings, now: datetime, *, thorough: bool) -> Iterator[Diagnosis]:
-    """Check the database, and with its data the clock and the index."""
+    """Check the database, and with its data the clock."""
     url = parse_database_url(settings.storage_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         yield Diagnosis("database", OK, f"{url.database} does not exist yet; a server creates it")
@@ -107,7 +104,6 @@ def check_database(settings: Settings, now: datetime, *, thorough: bool) -> Iter
         advice = "Install PostgreSQL's client programs on a machine that runs `cstp backup`."
         yield Diagnosis("database", WARNING, "pg_dump is not installed here", advice)
     yield from judge_clock(seen, now)
-    yield from judge_index(settings, seen)
 
 
 def judge_migration(seen: DatabaseCondition) -> Diagnosis:
@@ -144,24 +140,19 @@ def judge_clock(seen: DatabaseCondition, now: datetime) -> Iterator[Diagnosis]:
         yield Diagnosis("clock", OK, f"it is {now:%Y-%m-%d %H:%M:%S} UTC, and nothing on record is later")
 
 
-def judge_index(settings: Settings, seen: DatabaseCondition) -> Iterator[Diagnosis]:
-    """Check whether the vector index can be used, and follows the journal."""
-    if settings.index.mode == "off":
-        yield Diagnosis("index", OK, "is off: searches are exact")
+def check_search(settings: Settings) -> Iterator[Diagnosis]:
+    """Check whether the engine of searches can be used, if servers share one."""
+    search = settings.search
+    if search.engine == "memory":
+        yield Diagnosis("search", OK, "in the memory of each server")
         return
-    if settings.index.mode == "http" and settings.index.url is not None:
-        with closing(ChromaHttpClient(settings.index.url)) as client:
-            try:
-                client.heartbeat(CHROMA_SECONDS)
-            except (IndexUnavailable, IndexCorrupted) as error:
-                advice = "Start it, or correct index.url; until then searches are exact, and slow in large journals."
-                yield Diagnosis("index", WARNING, f"{settings.index.url}: {error}", advice)
-                return
-    if seen.unindexed > MANY_UNINDEXED and is_served(settings.data_dir):
-        advice = "Look into the log for `index`; until it has them, searches score these decisions exactly."
-        yield Diagnosis("index", WARNING, f"the index lacks {seen.unindexed} changes of decisions", advice)
+    advice = "Start it, or correct search.url; until then searches are answered with QUERY_FAILED."
+    try:
+        check_engine(search.engine, search.url or settings.storage_url)
+    except EngineFailed as error:
+        yield Diagnosis("search", ERROR, f"{search.engine}: {error}", advice)
         return
-    yield Diagnosis("index", OK, f"{settings.index.mode}; {seen.unindexed} changes wait to be indexed")
+    yield Diagnosis("search", OK, f"{search.engine} answers")
 
 
 def check_redis_access(settings: Settings) -> Iterator[Diagnosis]:

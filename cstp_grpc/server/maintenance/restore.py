@@ -13,7 +13,6 @@ from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.platform.storage.locks import DataDirLock
 from cstp_grpc.platform.storage.migration import VERSION_TABLE
 from cstp_grpc.platform.storage.postgresql_dump import check_postgresql_dump, restore_postgresql_dump
-from cstp_grpc.server.deployment import INDEX_FOLDER
 from cstp_grpc.server.maintenance import backup
 from cstp_grpc.server.maintenance.journal_tables import journal_tables
 
@@ -52,9 +51,9 @@ def restore_backup(
             # A full disk is noticed before the database is replaced.
             stage_files(settings.data_dir, folder, manifest)
             if database.path is not None:
-                restore_sqlite(settings, database.path, folder, manifest)
+                restore_sqlite(database.path, folder, manifest)
             else:
-                restore_postgresql(settings, database, folder, manifest, start_progress, force=force)
+                restore_postgresql(database, folder, manifest, start_progress, force=force)
             replace_files(settings.data_dir, manifest)
         finally:
             discard_files(settings.data_dir, manifest)
@@ -68,7 +67,7 @@ def find_replaced(settings: Settings, database: Database, manifest: backup.Backu
             yield path
 
 
-def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: backup.BackupManifest) -> None:
+def restore_sqlite(path: Path, folder: Path, manifest: backup.BackupManifest) -> None:
     """Replace a database with the snapshot of a backup."""
     staged = staged_path(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,14 +80,12 @@ def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: backu
         # The copy and not the backup, since servers will read the copy.
         check_rows(staged, manifest)
         sqlite_snapshot.rename_journal(staged)
-        remove_index(settings)
         sqlite_snapshot.replace_sqlite_database(path, staged)
     finally:
         staged.unlink(missing_ok=True)
 
 
 def restore_postgresql(
-    settings: Settings,
     database: Database,
     folder: Path,
     manifest: backup.BackupManifest,
@@ -99,19 +96,9 @@ def restore_postgresql(
     """Replace the contents of a database with the dump of a backup."""
     dump, tools = folder / backup.DATABASE_FILES["postgresql"], backup.postgresql_tools(database)
     check_postgresql_dump(tools, dump, manifest.migration)
-    remove_index(settings)
     ours = {VERSION_TABLE.name, *(table.name for table in journal_tables())}
     advance = start_progress("Restoring", 0)
     restore_postgresql_dump(tools, dump, manifest.rows, ours, force=force, on_progress=advance)
-
-
-def remove_index(settings: Settings) -> None:
-    """Remove the index of the journal that is about to be replaced; a server rebuilds it from the new journal."""
-    # Before the journal: after a kill in between, a server rebuilds the index. A remaining index would be used for
-    # the new journal.
-    folder = settings.data_dir / INDEX_FOLDER
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def stage_files(data_dir: Path, folder: Path, manifest: backup.BackupManifest) -> None:

@@ -113,12 +113,12 @@ class ServerStatusReader:
         return found
 
     def _read_search(self, figures: Figures) -> status_pb2.SearchStatus:
-        mode = self._shared.settings.index.mode
+        engine = self._shared.settings.search.engine
         return status_pb2.SearchStatus(
             model=self._shared.embedder.model,
             decisions_in_memory=int(value_of(figures, "matrix_rows")),
-            index=mode,
-            index_ready=value_of(figures, "index_ready") > 0,
+            index=engine,
+            index_ready=engine == "memory" or value_of(figures, "index_ready") > 0,
             index_lag=int(value_of(figures, "index_lag_revisions")),
         )
 

@@ -137,17 +137,14 @@ class SearchInstruments:
         self._spans = instruments.spans
         self._plans = instruments.counter(
             "cstp_search_plans",
-            "Searches by how they were answered: kept (found before, nothing changed), exact (all rows scored), index "
-            "(rows that the index proposed) and fallback (exact, because the index failed or might have missed rows).",
+            "Searches by how they were answered: kept (found before, nothing changed), exact (all rows scored) and "
+            "proposed (rows that the engine proposed).",
             ("plan",),
         )
         self._rows = instruments.histogram("cstp_search_scored_rows", "Rows that a search scored.", ROW_BUCKETS)
 
     def measure_search(self) -> AbstractContextManager[object]:
         return self._spans.measure("recall")
-
-    def measure_proposals(self) -> AbstractContextManager[object]:
-        return self._spans.measure("chroma")
 
     def observe_plan(self, plan: str, rows: int) -> None:
         self._plans.labels(plan).inc()

@@ -94,7 +94,7 @@ def read_queries(content: Mapping[str, Any], embedder: Embedder) -> Iterator[Ask
             term.count * inverse_document_frequency(size, count)
             for term, count in zip(terms, found.counts, strict=True)
         ]
-        words = sum_word_evidence(terms, rarities, found, LONG_QUERY, size)
+        words = sum_word_evidence(terms, rarities, found.counts, found, LONG_QUERY, size)
         coverage, squared, named = np.zeros((3, size))
         coverage[words.rows] = words.coverage
         named[words.rows] = (words.fields & NAME_FIELD) != 0

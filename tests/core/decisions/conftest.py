@@ -21,5 +21,4 @@ def kit(database: Database, writer: GroupCommitWriter) -> JournalKit:
 @pytest.fixture
 def shelf(database: Database, writer: GroupCommitWriter) -> Shelf:
     """A store on each kind of database."""
-    outbox = SqlChangeLog(database, writer)
-    return Shelf(lambda sharing: SqlDecisionStore(database, sharing), writer, outbox)
+    return Shelf(lambda sharing: SqlDecisionStore(database, sharing), writer, SqlChangeLog(database))

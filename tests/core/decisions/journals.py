@@ -91,7 +91,7 @@ class JournalKit:
         self.trail = Recorder()
         self.heard = Hearer()
         self.embedder = CountingEmbedder()
-        self.outbox = SqlChangeLog(database, writer)
+        self.outbox = SqlChangeLog(database)
         self.store = SqlDecisionStore(database, sharing)
         self.history = SqlHistoryStore(database)
         self.writer = writer

@@ -42,9 +42,9 @@ def test_links_are_added_and_removed(kit: JournalKit) -> None:
 def test_linking_again_changes_nothing(kit: JournalKit) -> None:
     old, new = record(kit), record(kit)
     link(kit, new, Links(depends_on=(old,)))
-    count, depth = len(kit.trail.entries), kit.outbox.depth()
+    count, newest = len(kit.trail.entries), kit.store.newest_revision()
     assert link(kit, new, Links(depends_on=(old,)), Links(depends_on=(old,), relates_to=(old,))) == Links((), (old,))
-    assert (len(kit.trail.entries), kit.outbox.depth()) == (count, depth)
+    assert (len(kit.trail.entries), kit.store.newest_revision()) == (count, newest)
 
 
 def test_a_link_that_another_decision_of_the_agent_declares_can_be_removed(kit: JournalKit) -> None:
@@ -69,15 +69,15 @@ def test_what_may_not_be_read_or_is_too_much_is_refused(kit: JournalKit) -> None
 
 
 def expected_graph(
-    root: str, readable: Sequence[str], links: Sequence[DecisionLink], depth: int, most: int
+    root: str, readable: Sequence[str], links: Sequence[DecisionLink], newest: int, most: int
 ) -> tuple[dict[str, int], bool]:
     """The distances of what is found, and whether anything is left out, by looking at all links again and again."""
     distances = {root: 0}
-    for distance in range(1, depth + 2):
+    for distance in range(1, newest + 2):
         near = {key for key, found in distances.items() if found == distance - 1}
         ends = {one for link in links for one in (link.from_id, link.to_id) if {link.from_id, link.to_id} & near}
         new = [key for key in readable if key in ends and key not in distances]
-        if distance > depth:
+        if distance > newest:
             return distances, bool(new)
         if len(distances) + len(new) > most:
             return {**distances, **dict.fromkeys(new, distance)}, True
@@ -107,14 +107,14 @@ def test_a_graph_is_what_a_look_at_all_links_finds(kit: JournalKit, data: st.Dat
             kit.journal.link(keys[start], Links(**{kind.value: (keys[end],)}), Links(), owner, "request-2")
             links.append(DecisionLink(keys[start], kind, keys[end]))
     readable = [key for key, (owner, shared) in zip(keys, owners, strict=True) if owner == alice or shared]
-    depth, most = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
+    newest, most = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
     if keys[0] not in readable:
         with pytest.raises(NotFound):
-            kit.journal.read_graph(keys[0], alice, depth, most)
+            kit.journal.read_graph(keys[0], alice, newest, most)
         return
-    graph = kit.journal.read_graph(keys[0], alice, depth, most)
+    graph = kit.journal.read_graph(keys[0], alice, newest, most)
     reached = [link for link in links if link.from_id in readable and link.to_id in readable]
-    distances, truncated = expected_graph(keys[0], readable, reached, depth, most)
+    distances, truncated = expected_graph(keys[0], readable, reached, newest, most)
     assert graph.truncated == truncated
     check_nodes(graph, distances, most)
     found = {item.id for item, _ in graph.nodes}

@@ -145,9 +145,9 @@ class TestUpdating:
     def test_an_update_that_changes_nothing_makes_no_revision(self, kit: JournalKit) -> None:
         key = record(kit).id
         update(kit, key, category="process")
-        count, depth = len(kit.trail.entries), kit.outbox.depth()
+        count, newest = len(kit.trail.entries), kit.store.newest_revision()
         update(kit, key, category="process", revision=1)
-        assert (len(kit.trail.entries), kit.outbox.depth()) == (count, depth)
+        assert (len(kit.trail.entries), kit.store.newest_revision()) == (count, newest)
 
     def test_a_revision_that_is_not_the_expected_one_is_a_conflict(self, kit: JournalKit) -> None:
         key = record(kit).id

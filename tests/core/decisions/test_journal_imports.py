@@ -30,14 +30,14 @@ class TestImporting:
         batch = [ImportRecord("a", WHOLE, SourceLinks(relates_to=("b", "c"))), ImportRecord("b", WHOLE)]
         first = kit.journal.import_batch(batch, "alice", "request-1")
         before = [kit.journal.get(result.decision_id, "alice") for result in first]
-        texts, depth = list(kit.embedder.texts), kit.outbox.depth()
+        texts, newest = list(kit.embedder.texts), kit.store.newest_revision()
         batch[0] = replace(batch[0], links=SourceLinks(relates_to=("c", "b", "c")))
         second = kit.journal.import_batch(batch, "alice", "request-2")
         assert [result.action for result in first] == [ImportAction.IMPORTED] * 2
         assert [result.action for result in second] == [ImportAction.UNCHANGED] * 2
         assert [result.decision_id for result in first] == [result.decision_id for result in second]
         assert [kit.journal.get(result.decision_id, "alice") for result in first] == before
-        assert (kit.embedder.texts, kit.outbox.depth()) == (texts, depth)
+        assert (kit.embedder.texts, kit.store.newest_revision()) == (texts, newest)
         assert len(kit.trail.entries) == 2
 
     def test_a_source_is_another_decision_for_another_agent(self, kit: JournalKit) -> None:

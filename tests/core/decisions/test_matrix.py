@@ -88,11 +88,6 @@ def ids(candidates: CandidateRows) -> list[str]:
     return [item.decision_id for item in candidates.best(query_of(X), 10_000, -1.0)]
 
 
-def among(matrix: VectorMatrix, names: Sequence[str], revision: int) -> CandidateRows:
-    """The named and the newly changed rows, for a query without words."""
-    return matrix.candidates_among(names, revision, "bob", EVERYTHING, query_of(X), 1)[0]
-
-
 callers = st.sampled_from([*AGENTS, "carol"])
 limits = st.integers(1, 10)
 min_scores = st.sampled_from([-1.0, 0.0, 0.3, 1.0])
@@ -112,35 +107,6 @@ def test_it_finds_what_a_look_at_each_decision_finds(  # type: ignore[no-untyped
     assert len(candidates) == len(passing)
     readable = slow.passing(caller, EVERYTHING, sharing)
     assert shown(candidates.best(query, limit, min_score)) == slow.best(passing, query, limit, min_score, readable)
-
-
-@given(
-    st.lists(rows, max_size=20),
-    filters,
-    callers,
-    sharings("bob"),
-    queries,
-    st.sets(st.sampled_from(IDS)),
-    st.integers(-1, 3),
-)
-def test_among_finds_the_named_and_the_newly_changed(  # type: ignore[no-untyped-def]
-    changes, wanted, caller, sharing, query, named, revision
-) -> None:
-    matrix = matrix_of(changes, sharing=sharing)
-    slow = SlowMatrix.of(changes)
-    passing = [
-        item for item in slow.passing(caller, wanted, sharing) if item.decision_id in named or item.revision > revision
-    ]
-
-    found, others = matrix.candidates_among([*named, "dec-unknown"], revision, caller, wanted, query, 1)
-
-    readable = slow.passing(caller, EVERYTHING, sharing)
-    every = slow.best(slow.passing(caller, wanted, sharing), query, 10, -1.0, readable)
-    results = shown(found.best(query, 10, -1.0))
-    assert [item for item in every if item in results] == results
-    assert {item.decision_id for item in passing} <= {key for key, _, _ in results}
-    left_out = [slow.rows[key] for key, _, _ in every if key not in {key for key, _, _ in results}]
-    assert all(slow.added(item, query, readable) <= others + 1e-9 for item in left_out)
 
 
 def test_few_of_many_rows_score_as_they_do_among_all() -> None:
@@ -220,11 +186,6 @@ def test_what_was_found_before_a_change_is_not_found_again() -> None:
         matrix.apply([row("dec-0", 2 * revision + 1)])
 
 
-def test_what_changed_several_times_is_newly_changed_once() -> None:
-    matrix = matrix_of([row("dec-0", 1), row("dec-0", 2)], [row("dec-0", 3)])
-    assert ids(among(matrix, [], 0)) == ["dec-0"]
-
-
 def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturbed() -> None:
     matrix = matrix_of([row(f"dec-{number}", number, tags=(f"tag-{number}", "first")) for number in range(10)])
     before = matrix.candidates("bob", DecisionFilter(tags=("first",)))
@@ -236,7 +197,6 @@ def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturb
     assert sorted(ids(matrix.candidates("bob", EVERYTHING))) == [f"dec-{number}" for number in range(10)]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("later", "tag-4")))) == ["dec-4"]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("first",)))) == []
-    assert ids(among(matrix, ["dec-3"], 5000)) == ["dec-3"]
     assert sorted(ids(before)) == [f"dec-{number}" for number in range(10)]
 
 
@@ -248,16 +208,6 @@ def test_a_vector_of_another_length_is_refused_without_losing_those_before() -> 
     assert ids(matrix.candidates("bob", EVERYTHING)) == ["dec-0", "dec-3"]
 
 
-def test_similarity_and_samples_come_from_the_present_vectors() -> None:
-    matrix = matrix_of([row("dec-0", 0, unit(0, 1, 0)), row("dec-1", 1, unit(0, 0, 1))], [row("dec-0", 2, X)])
-    assert matrix.similarity("dec-0", X) == 1.0
-    assert matrix.similarity("dec-1", X) == 0.0
-    assert matrix.similarity("dec-2", X) is None
-    assert {tuple(vector) for vector in matrix.sample(5)} == {(1, 0, 0), (0, 0, 1)}
-    assert len(matrix.sample(1)) == 1
-    assert matrix_of().sample(5) == []
-
-
 def test_readers_see_each_decision_once_while_others_write() -> None:
     names = [f"dec-{number}" for number in range(50)]
     matrix = matrix_of([row(name, number) for number, name in enumerate(names)])
@@ -266,8 +216,9 @@ def test_readers_see_each_decision_once_while_others_write() -> None:
 
     def read() -> None:
         while not ended.is_set():
-            both = (matrix.candidates("bob", EVERYTHING), among(matrix, names, 10_000))
-            errors.extend(f"{len(found)} of {len(names)}" for found in both if sorted(ids(found)) != sorted(names))
+            found = matrix.candidates("bob", EVERYTHING)
+            if sorted(ids(found)) != sorted(names):
+                errors.append(f"{len(found)} of {len(names)}")
 
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:

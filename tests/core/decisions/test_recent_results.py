@@ -13,6 +13,7 @@ from cstp_grpc.core.decisions.model import Decision, DecisionContent, DecisionFi
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.core.decisions.search.row_source import MatrixSource
 from cstp_grpc.core.decisions.search.search_results import ChosenMatches, RecentResults, SearchParameters, SearchState
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from tests.core.decisions.journals import JournalKit
@@ -78,7 +79,7 @@ class SearchedJournal:
         self.ids: list[str] = []
 
     def new_search(self) -> DecisionSearch:
-        return DecisionSearch(self.kit.store, self.matrix, self.kit.embedder)
+        return DecisionSearch(self.kit.store, MatrixSource(self.matrix), self.kit.embedder)
 
     def record(self, title: str, *supersedes: str) -> str:
         content = DecisionContent(title=title, visibility=Visibility.SHARED)

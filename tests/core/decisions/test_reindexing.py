@@ -68,7 +68,7 @@ class Shelf:
     def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
         self.decisions = SqlDecisionStore(database, SHARE_WITH_ALL)
         self.prepared = SqlPreparedVectorStore(database)
-        self.change_log = SqlChangeLog(database, writer)
+        self.change_log = SqlChangeLog(database)
         self.writer = writer
         self.old = CountedEmbedder("old")
 

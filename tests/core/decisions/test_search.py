@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,14 +25,14 @@ from cstp_grpc.core.decisions.model import (
 )
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.search import decision_search as search_module
-from cstp_grpc.core.decisions.search.decision_search import DecisionSearch, IndexUse
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.core.decisions.search.row_source import MatrixSource
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.platform.embedding.embedder import CachedEmbedder
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions.journals import JournalKit
-from tests.core.decisions.memory_index import MemoryIndex
 from tests.core.decisions.strategies import EPOCH
 from tests.databases import POOL_SIZE
 from tests.example_counts import examples
@@ -46,33 +45,18 @@ ALL = 1000
 WORDS = ("queue", "cache", "shard", "token", "ledger")
 
 
-def use(index: MemoryIndex | None, exact_limit: int, overfetch: int) -> IndexUse | None:
-    return None if index is None else IndexUse(index, exact_limit, overfetch)
-
-
 class Finder:
     """A search over a journal, and the journal."""
 
-    def __init__(
-        self,
-        kit: JournalKit,
-        index: MemoryIndex | None = None,
-        exact_limit: int = 0,
-        overfetch: int = 10,
-        sharing: ReadPolicy = SHARE_WITH_ALL,
-    ) -> None:
+    def __init__(self, kit: JournalKit, sharing: ReadPolicy = SHARE_WITH_ALL) -> None:
         self.kit = kit
-        self.index = index
         self.matrix = VectorMatrix(kit.embedder.dimensions, sharing)
         self.mirror = MatrixSync(kit.store, kit.embedder.model, self.matrix)
-        self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, use(index, exact_limit, overfetch))
+        self.search = DecisionSearch(kit.store, MatrixSource(self.matrix), kit.embedder)
         self.refresh()
 
     def refresh(self) -> None:
         self.mirror.refresh()
-        if self.index is not None:
-            for item in self.kit.store.index_rows(self.kit.embedder.model, self.index.fed):
-                self.index.upsert([item.decision_id], [item.vector], item.revision)
 
     def find(
         self, query: str, filters: DecisionFilter = ANY, caller: str = "bob", limit: int = 10, min_score: float = 0.25
@@ -136,10 +120,7 @@ def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
     assert finder.find("queue", caller="carol") == []
 
 
-@pytest.mark.parametrize("exact_limit", [0, 100])
-def test_a_peer_finds_what_is_shared_with_peers(
-    database: Database, writer: GroupCommitWriter, exact_limit: int
-) -> None:
+def test_a_peer_finds_what_is_shared_with_peers(database: Database, writer: GroupCommitWriter) -> None:
     sharing = ReadPolicy.of(["peer"], ["architecture"], ["api", "data"])
     kit = JournalKit(database, writer, sharing)
     record(kit, "queue the ledger", category="architecture", tags=("data", "ops"))
@@ -147,7 +128,7 @@ def test_a_peer_finds_what_is_shared_with_peers(
     record(kit, "queue the shard", category="architecture", tags=("ops",))
     record(kit, "queue the token", category="architecture", tags=("api",), visibility=Visibility.PRIVATE)
     record(kit, "queue", "peer", visibility=Visibility.PRIVATE)
-    finder = Finder(kit, MemoryIndex(), exact_limit, sharing=sharing)
+    finder = Finder(kit, sharing)
     assert set(titles(finder.find("queue", caller="peer"))) == {"queue the ledger", "queue"}
     assert titles(finder.find("queue", caller="peer", limit=1)) == ["queue"]
     assert len(finder.find("queue", caller="bob")) == 3
@@ -211,21 +192,6 @@ def test_an_answer_shows_the_decision_as_the_journal_has_it_now(kit: JournalKit)
 
 
 queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
-
-
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_both_paths_give_the_same_answers(kit: JournalKit, data: st.DataObject) -> None:
-    for title in data.draw(st.lists(queries, max_size=5)):
-        record(kit, title, visibility=data.draw(st.sampled_from(Visibility)), category=data.draw(st.sampled_from("xy")))
-    exact = Finder(kit)
-    proposed = Finder(kit, MemoryIndex(), exact_limit=0, overfetch=data.draw(st.integers(1, 8)))
-    query, limit = data.draw(queries), data.draw(st.integers(1, 6))
-    wanted = data.draw(st.sampled_from([ANY, DecisionFilter(category="x")]))
-    min_score = data.draw(st.sampled_from([-1.0, 0.3, 0.9]))
-
-    answers = [finder.find(query, wanted, "bob", limit, min_score) for finder in (exact, proposed)]
-    assert answers[0] == answers[1]
 
 
 class CountingStore:
@@ -306,7 +272,7 @@ def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
         record(kit, "queue", category=category)
     finder = Finder(kit)
     store = CountingStore(kit)
-    search = DecisionSearch(store, finder.matrix, kit.embedder)  # type: ignore[arg-type]
+    search = DecisionSearch(store, MatrixSource(finder.matrix), kit.embedder)  # type: ignore[arg-type]
     preferences = [DecisionFilter(category=name) for name in "xyz"]
 
     assert len(search.find_precedents("queue", preferences, "bob", 3, 0.3, of_series=ALL)) == 3
@@ -365,14 +331,12 @@ def is_short(
     limit: int = 10,
     *,
     is_local: bool = True,
-    index: MemoryIndex | None = None,
-    exact_limit: int = 0,
 ) -> bool:
     """Whether a search among the decisions of a kit is short, after one for "queue"."""
     matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     MatrixSync(kit.store, kit.embedder.model, matrix).refresh()
     store, embedder = CountingStore(kit, is_local), CachedEmbedder(kit.embedder, 10)
-    search = DecisionSearch(store, matrix, embedder, use(index, exact_limit, 10))  # type: ignore[arg-type]
+    search = DecisionSearch(store, MatrixSource(matrix), embedder)  # type: ignore[arg-type]
     search.search("queue", ANY, "bob", 10, 0.3)
     return search.is_short(text, preferences, limit)
 
@@ -380,7 +344,6 @@ def is_short(
 def test_a_search_for_a_known_text_among_few_decisions_is_short(kit: JournalKit) -> None:
     record(kit, "queue")
     assert is_short(kit)
-    assert is_short(kit, index=MemoryIndex(), exact_limit=1)
 
 
 def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +351,6 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
         record(kit, "queue")
     assert not is_short(kit, "another text")
     assert not is_short(kit, is_local=False)
-    assert not is_short(kit, index=MemoryIndex(), exact_limit=1)
     with monkeypatch.context() as changed:
         # From so many on, the rows are divided with a thread that would be waited for.
         changed.setattr(search_module, "MIN_CODES_TO_SPLIT", 2)
@@ -398,44 +360,6 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
     assert not is_short(kit, limit=4)
     assert not is_short(kit, limit=3, preferences=(ANY, ANY, ANY))
     assert not is_short(kit, limit=3, preferences=(DecisionFilter(tags=("a", "b")),))
-
-
-def test_the_index_is_asked_only_beyond_the_limit(kit: JournalKit) -> None:
-    for number in range(4):
-        record(kit, "queue", category="rare" if number == 0 else None)
-    index = MemoryIndex()
-    finder = Finder(kit, index, exact_limit=3)
-    finder.find("queue", DecisionFilter(category="rare"))
-    assert index.asked == 0
-    finder.find("queue")
-    assert index.asked == 1
-
-
-def test_what_the_index_has_not_taken_yet_is_found_at_once(kit: JournalKit) -> None:
-    for title in ("queue the cache", "queue the ledger", "drop the shard"):
-        record(kit, title)
-    index = MemoryIndex()
-    finder = Finder(kit, index, overfetch=4)
-    record(kit, "queue")
-    finder.mirror.refresh()
-    assert titles(finder.find("queue", limit=1)) == ["queue"]
-    assert (index.asked, len(index.vectors)) == (1, 3)
-
-
-def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
-    kit: JournalKit, caplog: pytest.LogCaptureFixture
-) -> None:
-    record(kit, "queue")
-    index = MemoryIndex()
-    finder = Finder(kit, index)
-    index.failing = True
-    with caplog.at_level(logging.INFO, "cstp_grpc.core.decisions.search.decision_search"):
-        for limit in range(1, 4):
-            assert titles(finder.find("queue", limit=limit)) == ["queue"]
-        index.failing = False
-        finder.find("queue", limit=4)
-        finder.find("queue", limit=5)
-    assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
 
 
 @pytest.mark.both_databases

@@ -194,7 +194,7 @@ def test_decisions_are_listed_by_the_beginning_of_their_ids(shelf: Shelf) -> Non
 def test_the_state_is_another_one_after_each_change(
     database: Database, writer: GroupCommitWriter, is_sole_writer: bool
 ) -> None:
-    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+    outbox, history = SqlChangeLog(database), SqlHistoryStore(database)
     shelf = Shelf(lambda sharing: SqlDecisionStore(database, sharing, is_sole_writer=is_sole_writer), writer, outbox)
     item = entry()
     key = item.decision.id

@@ -92,7 +92,7 @@ def test_what_is_deleted_is_gone_with_its_links(shelf: Shelf, database: Database
     shelf.declare(
         DeclaredLinks(ids[1], Links(supersedes=(ids[0],))), DeclaredLinks(ids[2], Links(depends_on=(ids[1], ids[0])))
     )
-    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+    outbox, history = SqlChangeLog(database), SqlHistoryStore(database)
 
     def delete(unit_of_work: UnitOfWork) -> tuple[set[str], int]:
         revision = outbox.append(unit_of_work, ids[1])
@@ -198,7 +198,7 @@ def test_changes_are_what_may_be_read_by_rising_revision(shelf: Shelf, data: st.
 def test_deletions_are_changes_for_their_agent(shelf: Shelf, database: Database, writer: GroupCommitWriter) -> None:
     gone, kept = entry(visibility=Visibility.SHARED), entry()
     shelf.add(gone, kept)
-    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+    outbox, history = SqlChangeLog(database), SqlHistoryStore(database)
     key = gone.decision.id
 
     def delete(unit_of_work: UnitOfWork) -> int:

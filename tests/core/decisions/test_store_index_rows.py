@@ -66,6 +66,20 @@ def test_index_rows_of_more_ids_than_one_statement_takes(shelf: Shelf) -> None:
     assert set(shelf.load(ids)) == set(ids)
 
 
+@pytest.mark.contract("SqlDecisionStore.changed_ids")
+def test_the_decisions_that_changed_after_a_revision_come_by_revision(shelf: Shelf) -> None:
+    items = [entry() for _ in range(4)]
+    shelf.add(*items)
+    ids = [item.decision.id for item in items]
+    revisions = {row.decision_id: row.revision for row in shelf.store.index_rows_of(MODEL, ids)}
+    shelf.replace(items[0])
+
+    assert shelf.store.changed_ids(-1, 10) == [*ids[1:], ids[0]]
+    assert shelf.store.changed_ids(-1, 2) == ids[1:3]
+    assert shelf.store.changed_ids(revisions[ids[2]], 10) == [ids[3], ids[0]]
+    assert shelf.store.changed_ids(shelf.store.newest_revision(), 10) == []
+
+
 @pytest.mark.contract("SqlDecisionStore.embedded_decisions", "SqlDecisionStore.unembedded_decisions")
 def test_decisions_without_vectors_of_the_model_are_found(shelf: Shelf) -> None:
     items = [entry(title="title", context="c" * 5000), entry(title="brief")]

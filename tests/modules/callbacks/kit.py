@@ -78,7 +78,7 @@ class Kit:
 
     def journal_with(self, citations: CitationNotifier) -> Journal:
         return Journal(
-            JournalStores(self.decisions, SqlHistoryStore(self.database), SqlChangeLog(self.database, self.writer)),
+            JournalStores(self.decisions, SqlHistoryStore(self.database), SqlChangeLog(self.database)),
             self.writer,
             LexicalEmbedder(),
             NullAuditSink(),

@@ -33,7 +33,7 @@ ERASED = {
 """The tables from which an erasure removes what is an agent's."""
 KEPT = {
     "shared_intent_changes": "has names alone, for a day, by which servers forget intents",
-    "outbox": "has identifiers of decisions, until the index has forgotten them",
+    "outbox": "has the identifier of the decision that changed last",
     "journal_identity": "has nothing of agents",
     "agent_tokens": "is administered by its own means, with no content of the agent",
     "audit_guardrails": "has the names of rules",

@@ -13,6 +13,7 @@ from cstp_grpc.contract.errors import NotFound, Unavailable
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.row_source import MatrixSource
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.modules.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
@@ -207,7 +208,7 @@ def test_a_search_finds_what_was_accepted(root: Path, database: Database, writer
     mirror_of(root, kit).refresh()
     matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     matrix.apply(list(kit.heard.rows.values()))
-    search = DecisionSearch(kit.store, matrix, kit.embedder)
+    search = DecisionSearch(kit.store, MatrixSource(matrix), kit.embedder)
     matches = search.search("requests with no body", DecisionFilter(category="pitfall"), "alice", 1, 0.1)
     assert [match.decision.title for match in matches] == ["Requests without a body"]
 

@@ -302,7 +302,6 @@ def test_what_has_no_limit_stays(house: House) -> None:
     assert house.tables_with(SECRET) == before
 
 
-@pytest.mark.contract("SqlChangeLog.clear")
 def test_not_even_the_database_file_has_a_deleted_text(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"liaison": {"pillars": {"content": {"agent": "alice"}}}}
     with running(settings(tmp_path, **wanted)) as app:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from threading import Event
 
 import pytest
+from sqlalchemy import func, select
 
 from cstp_grpc.contract.errors import QueryFailed
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_tables import outbox as outbox_table
 from cstp_grpc.platform.storage.change_watch import ChangeWatch, DatabaseVersion, NotificationListener
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -33,12 +35,18 @@ def watching(database: Database, *listeners: Callable[[], object], interval: flo
 
 
 @pytest.fixture
-def outbox(database: Database, writer: GroupCommitWriter) -> SqlChangeLog:
-    return SqlChangeLog(database, writer)
+def outbox(database: Database) -> SqlChangeLog:
+    return SqlChangeLog(database)
 
 
 def append(outbox: SqlChangeLog, writer: GroupCommitWriter) -> int:
     return writer.run(lambda unit_of_work: outbox.append(unit_of_work, "a"))
+
+
+def last_change(database: Database) -> int:
+    """Return the number of the last change, or 0."""
+    with database.background_snapshot() as unit_of_work:
+        return unit_of_work.execute(select(func.coalesce(func.max(outbox_table.c.seq), 0))).scalar_one()
 
 
 def test_each_commit_makes_another_version_and_reading_makes_none(
@@ -52,7 +60,7 @@ def test_each_commit_makes_another_version_and_reading_makes_none(
     assert len(set(seen)) == len(seen)
     # Servers of other tests may share PostgreSQL; each has a SQLite file of its own.
     if database.dialect.name == "sqlite":
-        assert outbox.depth() == 3
+        assert last_change(database) == 3
         assert version.read() == seen[-1]
     version.close()
 
@@ -71,14 +79,14 @@ def test_a_version_read_on_a_new_connection_is_another_one(
 def test_listeners_are_called_after_each_commit(
     database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
-    depths: list[int] = []
-    with watching(database, lambda: depths.append(outbox.depth())):
-        for count in range(3):
-            wait_until(lambda count=count: count in depths, f"{count} are seen")  # type: ignore[misc]
-            append(outbox, writer)
-        wait_until(lambda: 3 in depths, "all are seen")
-    append(outbox, writer)
-    assert 4 not in depths
+    seen: list[int] = []
+    last = 0
+    with watching(database, lambda: seen.append(last_change(database))):
+        for _ in range(3):
+            wait_until(lambda last=last: last in seen, f"{last} is seen")  # type: ignore[misc]
+            last = append(outbox, writer)
+        wait_until(lambda: last in seen, "the last is seen")
+    assert append(outbox, writer) not in seen
 
 
 def test_a_listener_that_fails_is_called_again_without_another_commit(
@@ -105,18 +113,18 @@ def test_a_listener_that_fails_is_called_again_without_another_commit(
 def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
     database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    depths: list[int] = []
+    seen: list[int] = []
     with caplog.at_level(logging.WARNING, "cstp_grpc.platform.storage.change_watch"):
-        with watching(database, lambda: depths.append(outbox.depth())):
-            wait_until(lambda: depths[-1:] == [0], "the watch looks")
+        with watching(database, lambda: seen.append(last_change(database))):
+            wait_until(lambda: seen[-1:] == [0], "the watch looks")
             with database.engine.begin() as connection:
                 connection.exec_driver_sql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND query = 'SELECT txid_current_snapshot()::text' "
                     "AND pid <> pg_backend_pid()"
                 )
-            append(outbox, writer)
-            wait_until(lambda: depths[-1:] == [1], "the watch looks again")
+            number = append(outbox, writer)
+            wait_until(lambda: seen[-1:] == [number], "the watch looks again")
         assert len(caplog.records) <= 1
 
 
@@ -128,13 +136,13 @@ def test_a_watch_that_was_never_started_can_be_stopped(database: Database) -> No
 def test_a_notified_commit_is_noticed_without_asking_for_it(
     database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
-    append(outbox, writer)
-    depths: list[int] = []
-    with watching(database, lambda: depths.append(outbox.depth()), interval=NEVER):
-        for count in range(1, 4):
-            wait_until(lambda count=count: count in depths, f"{count} are seen")  # type: ignore[misc]
-            append(outbox, writer)
-        wait_until(lambda: 4 in depths, "all are seen")
+    last = append(outbox, writer)
+    seen: list[int] = []
+    with watching(database, lambda: seen.append(last_change(database)), interval=NEVER):
+        for _ in range(3):
+            wait_until(lambda last=last: last in seen, f"{last} is seen")  # type: ignore[misc]
+            last = append(outbox, writer)
+        wait_until(lambda: last in seen, "the last is seen")
 
 
 def end_listening(database: Database) -> None:

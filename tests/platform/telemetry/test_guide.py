@@ -20,13 +20,13 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = {"counter": "_total", "info": "_info"}
 """What the names of the samples of a kind of metric end in."""
-WITHOUT_INDEX = {"cstp_index_ready", "cstp_index_lag_revisions", "cstp_worker_up"}
-"""Figures that a server of tests, with neither an index nor workers, does not have."""
+WITHOUT_ENGINE = {"cstp_index_ready", "cstp_index_lag_revisions", "cstp_worker_up"}
+"""Figures that a server of tests, with neither a search engine nor workers, does not have."""
 
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
-    """The figures of a server that has all modules, but neither an index nor workers."""
+    """The figures of a server that has all modules, but neither a search engine nor workers."""
     folder = tmp_path_factory.mktemp("figures")
     callbacks = {"allow": ["https://agents.example.com/"]}
     with ExitStack() as opened:
@@ -66,7 +66,7 @@ def sample_name(family: Metric) -> str:
 def test_the_guide_has_every_metric(scraped: Scraped, scraped_bridge: Scraped) -> None:
     told = {sample_name(family) for each in (scraped, scraped_bridge) for family in each.families.values()}
     assert told - documented_metrics().keys() == set()
-    assert documented_metrics().keys() - told == WITHOUT_INDEX
+    assert documented_metrics().keys() - told == WITHOUT_ENGINE
 
 
 def test_the_guide_says_which_metrics_a_bridge_has(scraped_bridge: Scraped) -> None:

@@ -17,7 +17,6 @@ import pytest
 from cstp_grpc.client import CstpClient
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.core.decisions.search import chroma_index
 from cstp_grpc.platform.config import OtlpSettings
 from cstp_grpc.server.app import App
 from tests.certificates import Certificate
@@ -25,7 +24,7 @@ from tests.client.a2a_agent import Agent, running_agent
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, bridging, running, settings
 from tests.modules.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.platform.telemetry.collector import Collected, collecting
-from tests.platform.telemetry.scraping import fetch_text, scrape
+from tests.platform.telemetry.scraping import fetch_text
 from tests.waiting import wait_until
 
 numbers = itertools.count(1)
@@ -156,32 +155,6 @@ def test_metrics_arrive_as_prometheus_has_them(traced: Traced) -> None:
     assert verdicts.is_monotonic
     assert sum(each.as_double for each in verdicts.data_points) >= 1
     assert traced.collected.metrics["process_resident_memory_bytes"].gauge.data_points[0].as_double > 0
-
-
-def test_asking_the_vector_index_is_a_part_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chroma_index, "QUERY_SECONDS", TIMEOUT)
-    with ExitStack() as opened:
-        collected = opened.enter_context(collecting())
-        index = {"mode": "embedded", "exact_limit": 1}
-        wanted = settings(tmp_path, otlp=sends_to(collected, metrics=False), metrics={"port": 0}, index=index)
-        app = opened.enter_context(running(wanted))
-        caller = GrpcCaller(app.target)
-        opened.callback(caller.close)
-        for title in ("Use a queue for mail", f"Encrypt the backups {SECRET}", "Rotate the keys"):
-            assert caller.call("cstp.recordDecision", {"decision": {"title": title}}).result is not None
-
-        def is_indexed() -> bool:
-            # It has none while the index is not needed yet.
-            lag = scrape(app.metrics_url).families.get("cstp_index_lag_revisions")
-            return lag is not None and [sample.value for sample in lag.samples] == [0]
-
-        wait_until(is_indexed, "all decisions are in the index")
-        trace_id = new_trace()
-        Traced(app, caller, collected).call("cstp.queryDecisions", trace_id, query="a queue for mail", limit=1)
-        asked = collected.wait_for("chroma", trace_id)
-        assert asked.parent_id == collected.wait_for("recall", trace_id).span_id
-        assert not asked.is_error
-        assert SECRET not in repr(collected.spans)
 
 
 def test_a_peer_is_asked_within_the_trace(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def settings_on(folder: Path, url: str | None) -> config.Settings:
 
 def write_config(folder: Path, url: str | None) -> Path:
     """Write the configuration file of the same server for commands."""
-    content: dict[str, Any] = {"data_dir": str(folder), "index": {"mode": "off"}}
+    content: dict[str, Any] = {"data_dir": str(folder)}
     if url is not None:
         content["storage"] = {"url": url}
     path = folder.parent / f"{folder.name}.yaml"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Final, Protocol
 
-from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, DecisionLink, Match, build_predicate
 from cstp_grpc.core.decisions.search import search_results
-from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
-from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader
-from cstp_grpc.core.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
+from cstp_grpc.core.decisions.search.ranking import ScoredDecision
 from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
+from cstp_grpc.core.decisions.search.row_source import OpenRows, RowSource
 from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
-from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.revision_tokens import RevisionGate, reject_revision
@@ -59,10 +55,8 @@ class SearchPlan(StrEnum):
     """It was searched before, and nothing has changed since."""
     EXACT = "exact"
     """All rows that pass the filters were scored."""
-    INDEX = "index"
-    """Those were that the index proposed."""
-    FALLBACK = "fallback"
-    """All were, because the index failed or others than those that it proposed might belong to the answer."""
+    PROPOSED = "proposed"
+    """Those were that an engine proposed."""
 
 
 class SearchObserver(Protocol):
@@ -71,50 +65,31 @@ class SearchObserver(Protocol):
     def measure_search(self) -> AbstractContextManager[object]:
         """Measure the block, which is a search."""
 
-    def measure_proposals(self) -> AbstractContextManager[object]:
-        """Measure the block, in which the index is asked for proposals."""
-
     def observe_plan(self, plan: SearchPlan, rows: int) -> None:
         """Count a search, or a part of it under one filter, by the kind of its answer, with the scored rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexUse:
-    """An index that proposes `overfetch` decisions to searches with more than `exact_limit` candidates."""
-
-    index: AnnIndex
-    exact_limit: int
-    overfetch: int
 
 
 class DecisionSearch:
     """Plans and runs searches. Safe for many threads.
 
-    Few decisions that pass the filters are all scored. Otherwise an index, if there is one, proposes some of all
-    decisions, which are filtered and scored here; if decisions beyond the proposals may belong to the answer, or the
-    index fails, all are scored. The journal finally decides what a caller may read.
+    A source gives the rows that may belong to an answer: all that pass the filters, or those that an engine proposes.
+    They are scored here, and the journal finally decides what a caller may read.
     """
 
     def __init__(
         self,
         store: SqlDecisionStore,
-        matrix: VectorMatrix,
+        source: RowSource,
         embedder: Embedder,
-        index: IndexUse | None = None,
         revisions: RevisionGate = reject_revision,
-        loader: MatrixLoader | None = None,
         observer: SearchObserver | None = None,
     ) -> None:
-        """Create a search; `loader` fills the matrix before each, None if that is done elsewhere."""
         self._store = store
-        self._matrix = matrix
+        self._source = source
         self._embedder = embedder
-        self._index = index
         self._revisions = revisions
-        self._loader = loader
         self._observer = observer
         self._reads_are_short = store.is_local
-        self._outage = OutageLog()
         self._results = search_results.RecentResults()
 
     def require_revision(self, token: str) -> None:
@@ -171,8 +146,7 @@ class DecisionSearch:
         parameters = search_results.SearchParameters(
             text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
         )
-        if self._loader is not None:
-            self._loader.load()
+        self._source.load()
         with NOT_MEASURED if self._observer is None else self._observer.measure_search():
             # Read first: results with changes during the search are then cached for a former state.
             state = self._read_state()
@@ -186,7 +160,7 @@ class DecisionSearch:
 
     def may_recall(self, parameters: search_results.SearchParameters) -> bool:
         """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
-        return self._reads_are_short and self._is_loaded and self._results.contains(parameters)
+        return self._reads_are_short and self._source.is_loaded and self._results.contains(parameters)
 
     def recall(self, parameters: search_results.SearchParameters) -> list[Match] | None:
         """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
@@ -207,21 +181,17 @@ class DecisionSearch:
 
     @property
     def never_waits(self) -> bool:
-        """Whether searches only compute: the journal is a file of this machine, and no index is asked."""
-        return self._reads_are_short and self._index is None
-
-    @property
-    def _is_loaded(self) -> bool:
-        return self._loader is None or self._loader.is_current
+        """Whether searches only compute: the journal is a file of this machine, and no engine is asked."""
+        return self._reads_are_short and self._source.scanned_rows is not None
 
     def _read_state(self) -> search_results.SearchState:
-        return search_results.SearchState(self._matrix.version, self._store.read_state())
+        return search_results.SearchState(self._source.version, self._store.read_state())
 
     def _choose_matches(
         self, search: search_results.SearchParameters, *, may_grow: bool
     ) -> search_results.ChosenMatches:
         run = self.begin_run(search.text, search.caller, search.min_score, search.favoured)
-        with self._matrix.expect_queries([run.query.vector]):
+        with self._source.expect_queries([run.query.vector]):
             groups = self._find_groups(run, search, may_grow=may_grow)
         limit, of_series = search.limit, search.of_series
         is_preferred = build_predicate(search.preferences[0])
@@ -276,7 +246,7 @@ class DecisionSearch:
         self, text: str, caller: str, min_score: float = 0.0, favoured: Favoured = NOTHING_FAVOURED
     ) -> SearchRun:
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
-        return SearchRun(self._matrix, self._store, query, caller, min_score)
+        return SearchRun(self._source.open(query, caller), self._store, query, caller, min_score)
 
     def _find_matches(
         self, run: SearchRun, preferences: Sequence[DecisionFilter], limit: int, *, with_exemplars: bool
@@ -307,13 +277,15 @@ class DecisionSearch:
 
         It is if the text's vector is cached, few rows are scanned and the journal is a file of this machine.
         """
-        size = self._matrix.size
+        size = self._source.scanned_rows
+        if size is None:
+            return False
         work = WORK_PER_RESULT * pool_size(limit)
         for filters in preferences:
             work += size * (1 + len(filters.tags))
-        # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
-        exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._index.exact_limit)
-        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._is_loaded and self.is_cached(text)
+        # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread.
+        is_small = size < MIN_CODES_TO_SPLIT and work <= MAX_SHORT_WORK
+        return is_small and self._reads_are_short and self._source.is_loaded and self.is_cached(text)
 
     def is_cached(self, text: str) -> bool:
         """Return True if a text was embedded before, so that a search for it computes no vector."""
@@ -340,50 +312,15 @@ class DecisionSearch:
         Raises QueryFailed if the embedder fails.
         """
         # One by one, since only vectors of single texts are cached.
-        return self._matrix.expect_queries([self._embedder.embed([text])[0] for text in texts])
+        return self._source.expect_queries([self._embedder.embed([text])[0] for text in texts])
 
     def rank(
         self, run: SearchRun, filters: DecisionFilter, limit: int, *, with_exemplars: bool
     ) -> list[ScoredDecision]:
-        plan, candidates = SearchPlan.EXACT, run.candidates(filters)
-        if self._index is not None and len(candidates) > self._index.exact_limit:
-            proposed = self._rank_proposals(self._index, run, filters, limit)
-            if proposed is not None:
-                return proposed
-            plan = SearchPlan.FALLBACK
-        self._note_plan(plan, len(candidates))
+        candidates = run.rows.candidates(filters, limit, exemplary=with_exemplars)
+        proposes = self._source.scanned_rows is None
+        self._note_plan(SearchPlan.PROPOSED if proposes else SearchPlan.EXACT, len(candidates))
         return candidates.best(run.query, limit, run.min_score, with_exemplars=with_exemplars)
-
-    def _rank_proposals(
-        self, used: IndexUse, run: SearchRun, filters: DecisionFilter, limit: int
-    ) -> list[ScoredDecision] | None:
-        """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
-        try:
-            # Before the query: rows that are indexed later are scored as unindexed too, which costs little.
-            revision = used.index.revision
-            with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
-                ids = used.index.propose(run.query.vector, used.overfetch)
-        except IndexUnavailable as error:
-            self._outage.begin(error)
-            return None
-        self._outage.end()
-        query = run.query
-        known, others = self._matrix.candidates_among(
-            map(decision_of_passage, ids), revision, run.caller, filters, query, used.overfetch
-        )
-        ranked = known.best(query, limit, run.min_score)
-        # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal
-        # and the words of the next row. If that is as much as the last result has, it may belong to the answer. The
-        # similarity of the last one is unknown if it changed: the proposed passage may be gone.
-        last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector, revision) if ids else None
-        if last is None:
-            return None
-        least = ranked[-1].score if len(ranked) == limit else run.min_score
-        bound = known.curve(query).score(last + others + EVIDENCE_TOLERANCE)
-        if bound >= least:
-            return None
-        self._note_plan(SearchPlan.INDEX, len(known))
-        return ranked
 
 
 def pool_size(limit: int) -> int:
@@ -392,34 +329,24 @@ def pool_size(limit: int) -> int:
 
 
 class SearchRun:
-    """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
+    """A search while it runs: its query, its rows, and the decisions that it has read.
 
     A search with a larger limit begins with these. Each decision is read at most once, as the caller may read it.
     """
 
     def __init__(
-        self, matrix: VectorMatrix, store: SqlDecisionStore, query: RankedQuery, caller: str, min_score: float
+        self, rows: OpenRows, store: SqlDecisionStore, query: RankedQuery, caller: str, min_score: float
     ) -> None:
         self.query = query
         self.caller = caller
         self.min_score = min_score
-        self._matrix = matrix
+        self.rows = rows
         self._store = store
-        self._candidates: dict[DecisionFilter, CandidateRows] = {}
         self._requested: set[str] = set()
         self.found: dict[str, Decision] = {}
 
-    def candidates(self, filters: DecisionFilter) -> CandidateRows:
-        """Return the candidates under a filter, by the data that the matrix had when they were asked for first."""
-        if filters not in self._candidates:
-            self._candidates[filters] = self._matrix.candidates(self.caller, filters)
-        return self._candidates[filters]
-
-    def candidates_of(self, ids: Iterable[str]) -> CandidateRows:
-        return self._matrix.candidates_of(ids, self.caller)
-
     def group(self, matches: Sequence[Match]) -> list[search_results.MatchGroup]:
-        return search_results.group_matches(matches, self._matrix.first_vectors([each.decision.id for each in matches]))
+        return search_results.group_matches(matches, self.rows.first_vectors([each.decision.id for each in matches]))
 
     def links_of(self, decision_id: str) -> list[DecisionLink]:
         return self._store.touching_links([decision_id], search_results.MAX_SUMMARY_LINKS)
@@ -474,26 +401,3 @@ class Ranking:
             for decision, item in found
             if decision is not None and passes(decision)
         ]
-
-
-class OutageLog:
-    """Logs the beginning and the end of an index outage, once each."""
-
-    def __init__(self) -> None:
-        # Guards `_lasting`, so that of many searches that fail at the same time only one logs.
-        self._lock = threading.Lock()
-        self._lasting = False
-
-    def begin(self, error: IndexUnavailable) -> None:
-        with self._lock:
-            begun, self._lasting = not self._lasting, True
-        if begun:
-            logger.warning("searching without the index: %s", error)
-
-    def end(self) -> None:
-        # Read without the lock: every search comes here, and hardly ever during an outage.
-        if self._lasting:
-            with self._lock:
-                ended, self._lasting = self._lasting, False
-            if ended:
-                logger.info("searching with the index again")

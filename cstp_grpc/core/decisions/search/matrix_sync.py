@@ -140,8 +140,8 @@ def put_vectors_job(
     return job
 
 
-class MatrixLoader:
-    """Gives every decision vectors of the embedder's model, and loads them into the matrix."""
+class MissingVectors:
+    """Gives decisions vectors of the embedder's model."""
 
     def __init__(
         self,
@@ -150,13 +150,27 @@ class MatrixLoader:
         embedder: Embedder,
         writer: GroupCommitWriter,
         change_log: SqlChangeLog,
-        matrix_sync: MatrixSync,
     ) -> None:
         self._prepared = prepared
         self._store = store
         self._embedder = embedder
         self._writer = writer
         self._change_log = change_log
+
+    def complete(self) -> int:
+        """Give all decisions that lack vectors some, which may take long, and return their number.
+
+        Raises QueryFailed and Unavailable.
+        """
+        adopted = adopt_prepared_vectors(self._prepared, self._embedder.model, self._writer, self._change_log)
+        return adopted + embed_missing_vectors(self._store, self._embedder, self._writer, self._change_log)
+
+
+class MatrixLoader:
+    """Gives every decision vectors of the embedder's model, and loads them into the matrix."""
+
+    def __init__(self, missing: MissingVectors, matrix_sync: MatrixSync) -> None:
+        self._missing = missing
         self._matrix_sync = matrix_sync
         # Held while loading, so that a search that begins meanwhile finds everything too.
         self._lock = threading.Lock()
@@ -188,13 +202,8 @@ class MatrixLoader:
         """
         self._changes += 1
 
-    def complete_vectors(self) -> None:
-        """Give decisions that lack them vectors, which may take long. Raises QueryFailed and Unavailable."""
-        adopt_prepared_vectors(self._prepared, self._embedder.model, self._writer, self._change_log)
-        embed_missing_vectors(self._store, self._embedder, self._writer, self._change_log)
-
     def _load(self) -> None:
-        self.complete_vectors()
+        self._missing.complete()
         self._matrix_sync.refresh()
 
 

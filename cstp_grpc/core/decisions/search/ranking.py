@@ -151,6 +151,19 @@ class ReadableRows:
         self.sample: Rows = rows[:: 2 ** max(math.ceil(math.log2(max(len(rows), 1) / SAMPLED_ROWS)), 0)].copy()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectionStatistics:
+    """What a ranking must know of all decisions that the caller may read, if it gets only some of them.
+
+    `count` is their number, `frequencies` how many have each term of the query, by hash, and `similarities` are those
+    of a sample to the query.
+    """
+
+    count: int
+    frequencies: Mapping[int, int]
+    similarities: Scores
+
+
 def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
     failed = (snapshot.columns.outcomes[rows] & FAILED) != 0
     return failed, snapshot.passages.has_lesson[rows]
@@ -160,6 +173,7 @@ class CandidateRows:
     """Rows that pass a filter, ready to be ranked.
 
     `reader` is the number of the caller, or negative without one; `readable` are all rows that the caller may read.
+    With `statistics`, the rows are some of a collection that is described by these.
     """
 
     def __init__(
@@ -170,7 +184,9 @@ class CandidateRows:
         readable: ReadableRows,
         interner: StringInterner,
         scans: SharedScans,
+        statistics: CollectionStatistics | None = None,
     ) -> None:
+        self._statistics = statistics
         self._snapshot = snapshot
         self._passing = passing
         self._rows = passing.rows
@@ -223,13 +239,23 @@ class CandidateRows:
         if query.curve.spread is None:
             return query.curve
         if self._known_curve is None or self._known_curve[0] is not query:
-            scan, sample = self._scan(query), self._readable.sample
-            similarities = self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
+            similarities = self._sampled_similarities(query)
             curve = query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS))
-            if not len(self._word_evidence(query).rows):
+            if not self._has_known_words(query):
                 curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, 1.0, relevance.UNKNOWN_WORDS_WEIGHT)
             self._known_curve = query, curve
         return self._known_curve[1]
+
+    def _sampled_similarities(self, query: relevance.RankedQuery) -> Scores:
+        if self._statistics is not None:
+            return self._statistics.similarities
+        scan, sample = self._scan(query), self._readable.sample
+        return self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
+
+    def _has_known_words(self, query: relevance.RankedQuery) -> bool:
+        if self._statistics is not None:
+            return any(self._statistics.frequencies.values())
+        return len(self._word_evidence(query).rows) > 0
 
     def _scan(self, query: relevance.RankedQuery) -> Scores | None:
         """Return the similarities of all rows, in their order, if most are needed but too few for estimates."""
@@ -283,16 +309,6 @@ class CandidateRows:
                     kept |= exemplary & (evidence >= max(least, evidence[exemplary].max() - 2 * error))
         return np.flatnonzero(kept)
 
-    def rows_with_most_words(self, query: relevance.RankedQuery, count: int) -> tuple[Rows, float]:
-        """Return the `count` rows with most evidence except similarity, and the most that others have."""
-        added = self._added_evidence(query, self._word_evidence(query), self._rows)
-        if len(added) <= count:
-            return self._rows, 0.0
-        least = np.partition(added, -count)[-count]
-        # Rows with the `least` evidence are all taken, unless it is zero, which every row has.
-        taken = added >= least if least > 0 else added > 0
-        return self._rows[taken], float(added[~taken].max(initial=0.0))
-
     def _word_evidence(self, query: relevance.RankedQuery) -> WordEvidence:
         """Return the evidence of the query's words.
 
@@ -303,11 +319,14 @@ class CandidateRows:
             return self._known_words[1]
         found = self._snapshot.words.find([term.hash for term in query.terms], self._reader, self._readable.mask)
         terms = [query.terms[place] for place in found.places]
+        total, known = self._readable.count, found.counts
+        if self._statistics is not None:
+            total, known = self._statistics.count, [self._statistics.frequencies.get(term.hash, 0) for term in terms]
         rarities = [
-            term.count * inverse_document_frequency(self._readable.count, count)
-            for term, count in zip(terms, found.counts, strict=True)
+            term.count * inverse_document_frequency(total, min(count, total))
+            for term, count in zip(terms, known, strict=True)
         ]
-        words = sum_word_evidence(terms, rarities, found, query.length, self._snapshot.size)
+        words = sum_word_evidence(terms, rarities, known, found, query.length, self._snapshot.size)
         if query.is_identifier:
             words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += relevance.IDENTIFIER_WEIGHT
         self._known_words = query, words
@@ -380,11 +399,16 @@ class CandidateRows:
 
 
 def sum_word_evidence(
-    terms: Sequence[QueryTerm], rarities: Sequence[float], found: FoundTerms, length: int, size: int
+    terms: Sequence[QueryTerm],
+    rarities: Sequence[float],
+    known: Sequence[int],
+    found: FoundTerms,
+    length: int,
+    size: int,
 ) -> WordEvidence:
     """Return the evidence of terms that were found, given how rare each is, for the rows of `size` that have any.
 
-    The query has `length` words.
+    `known` is how many decisions have each term. The query has `length` words.
     """
     postings, counts = found.postings, found.counts
     if not len(postings.rows):
@@ -408,7 +432,7 @@ def sum_word_evidence(
     # The words of a compound that was not found happen to stand together; an unknown word, on the other hand, leaves
     # the query less covered.
     counted = [
-        rarity for term, rarity, count in zip(terms, rarities, counts, strict=True) if count or not term.is_compound
+        rarity for term, rarity, count in zip(terms, rarities, known, strict=True) if count or not term.is_compound
     ]
     coverage = covered / sum(counted)
     added = relevance.evidence_of_words(coverage, counted, length)

@@ -40,7 +40,8 @@ def explain_search(
     if unknown := [key for key in missing if key not in run.found]:
         raise decision_not_found_error(unknown[0])
     scored = {
-        item.decision_id: (item, parts) for item, parts in run.candidates_of((*places, *missing)).explain(run.query)
+        item.decision_id: (item, parts)
+        for item, parts in run.rows.candidates_of((*places, *missing)).explain(run.query)
     }
     found = []
     for decision in (*(match.decision for match in matches), *(run.found[key] for key in missing)):

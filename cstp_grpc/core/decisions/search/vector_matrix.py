@@ -17,9 +17,13 @@ from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import matrix_snapshot
-from cstp_grpc.core.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
-from cstp_grpc.core.decisions.search.relevance import RankedQuery
-from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, Rows, SharedScans, SharedVectorPool
+from cstp_grpc.core.decisions.search.ranking import (
+    CandidateRows,
+    CollectionStatistics,
+    PassingRows,
+    ReadableRows,
+)
+from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, Scores, SharedScans, SharedVectorPool
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
 MIN_ROWS_TO_COMPACT = 256
@@ -120,8 +124,13 @@ class VectorMatrix:
             self._index_rows(snapshot)
             self._publish(snapshot)
 
-    def candidates(self, caller: str, filters: DecisionFilter) -> CandidateRows:
-        """Return the decisions that the caller may read and that pass the filters."""
+    def candidates(
+        self, caller: str, filters: DecisionFilter, statistics: CollectionStatistics | None = None
+    ) -> CandidateRows:
+        """Return the decisions that the caller may read and that pass the filters.
+
+        With `statistics`, the matrix has only some decisions of the collection that these describe.
+        """
         # Read once: rows of one snapshot must not be combined with the columns of another.
         recent = self._recent
         snapshot = recent.snapshot
@@ -132,60 +141,26 @@ class VectorMatrix:
                 mask &= snapshot.alive[: snapshot.size]
             passing = PassingRows(snapshot, np.flatnonzero(mask))
             recent.keep(caller, filters, passing)
-        return self._candidate_rows(recent, passing, caller)
+        return self._candidate_rows(recent, passing, caller, statistics)
 
     def expect_queries(self, queries: Sequence[Vector]) -> AbstractContextManager[None]:
         """Scan for all of the queries when one of them needs it, until the end of the block."""
         return self._scans.expect(queries)
 
-    def candidates_among(
-        self,
-        ids: Iterable[str],
-        after_revision: int,
-        caller: str,
-        filters: DecisionFilter,
-        query: RankedQuery,
-        count: int,
-    ) -> tuple[CandidateRows, float]:
-        """Return the `candidates` whose id is in `ids`, that changed after a revision, or that have most words.
-
-        The words are those of the query, and `count` is how many rows they give. Also returns the most evidence that
-        other rows have, except their similarity.
-        """
-        recent, positions = self._find_positions(ids)
-        snapshot = recent.snapshot
-        newer = snapshot.columns.revisions[: snapshot.size] > after_revision
-        if snapshot.dead:
-            newer &= snapshot.alive[: snapshot.size]
-        readable = PassingRows(snapshot, np.flatnonzero(self._readable_rows(recent, caller).mask))
-        every = self._candidate_rows(recent, readable, caller)
-        with_words, others = every.rows_with_most_words(query, count)
-        rows = np.union1d(np.union1d(positions, np.flatnonzero(newer)), with_words)
-        passing = PassingRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)])
-        return self._candidate_rows(recent, passing, caller), others
-
-    def candidates_of(self, ids: Iterable[str], caller: str) -> CandidateRows:
-        """Return those of some decisions that the caller may read."""
-        recent, positions = self._find_positions(ids)
-        rows = positions[self._matching_mask(recent.snapshot, positions, caller, UNRESTRICTED)]
-        return self._candidate_rows(recent, PassingRows(recent.snapshot, rows), caller)
-
-    def _find_positions(self, ids: Iterable[str]) -> tuple[SnapshotRowCache, Rows]:
-        """Return the present snapshot and the rows of some decisions in it, in rising order."""
+    def candidates_of(
+        self, ids: Iterable[str], caller: str, statistics: CollectionStatistics | None = None
+    ) -> CandidateRows:
+        """Return those of some decisions that the caller may read; `statistics` are as in `candidates`."""
         with self._lock:
-            positions = (self._position_of.get(key) for key in ids)
-            return self._recent, np.unique(np.array([each for each in positions if each is not None], np.intp))
+            recent, positions = self._recent, (self._position_of.get(key) for key in ids)
+            rows = np.unique(np.array([each for each in positions if each is not None], np.intp))
+        rows = rows[self._matching_mask(recent.snapshot, rows, caller, UNRESTRICTED)]
+        return self._candidate_rows(recent, PassingRows(recent.snapshot, rows), caller, statistics)
 
-    def similarity(self, decision_id: str, query: Vector, up_to_revision: int | None = None) -> float | None:
-        """Return the cosine similarity of a decision to a query.
-
-        It is None if the decision does not exist, or has changed after a revision.
-        """
-        with self._lock:
-            snapshot, position = self._snapshot, self._position_of.get(decision_id)
-        if position is None or (up_to_revision is not None and snapshot.columns.revisions[position] > up_to_revision):
-            return None
-        return float(snapshot.best_of(np.array([position]), query)[0])
+    def sampled_similarities(self, caller: str, query: Vector) -> Scores:
+        """Return the similarities of a sample of the decisions that the caller may read."""
+        recent = self._recent
+        return recent.snapshot.best_of(self._readable_rows(recent, caller).sample, query)
 
     def first_vectors(self, ids: Sequence[str]) -> Vectors:
         """Return the vector of the first passage of each decision; zeros for one that does not exist any more."""
@@ -196,17 +171,15 @@ class VectorMatrix:
         vectors[rows < 0] = 0
         return vectors
 
-    def sample(self, count: int) -> list[Vector]:
-        """Return the vectors of at most `count` decisions, evenly spread over all rows."""
-        snapshot = self._snapshot
-        live = np.flatnonzero(snapshot.alive[: snapshot.size])
-        chosen = live[np.linspace(0, len(live) - 1, min(count, len(live)), dtype=np.intp)]
-        vectors, firsts = snapshot.take(chosen)
-        return list(vectors[firsts])
-
-    def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
+    def _candidate_rows(
+        self,
+        recent: SnapshotRowCache,
+        passing: PassingRows,
+        caller: str,
+        statistics: CollectionStatistics | None,
+    ) -> CandidateRows:
         reader, readable = self._interner.find(caller), self._readable_rows(recent, caller)
-        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scans)
+        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scans, statistics)
 
     def _readable_rows(self, recent: SnapshotRowCache, caller: str) -> ReadableRows:
         readable = recent.readable.get(caller)

@@ -550,13 +550,13 @@ class SearchStatus(_message.Message):
     model: _builtins.str
     """Name of the model that embeds texts."""
     decisions_in_memory: _builtins.int
-    """Decisions whose vectors are in memory."""
+    """Decisions whose vectors are in memory; 0 unless `index` is `memory`."""
     index: _builtins.str
-    """The vector index: `off`, `embedded` or `http`."""
+    """The engine of searches: `memory`, `postgresql` or `chroma`."""
     index_ready: _builtins.bool
-    """Whether the index serves searches or is not needed yet; searches are exact otherwise."""
+    """Whether the engine answers and has the whole journal; always true for `memory`."""
     index_lag: _builtins.int
-    """Changes of the journal that the index does not have yet."""
+    """Changes of the journal that the engine does not have yet; searches read them from the journal."""
     def __init__(
         self,
         *,
@@ -655,7 +655,7 @@ class StatusWarning(_message.Message):
     SUBJECT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
-    """Its subject, such as `rules`, `database`, `index`, `queues` or `configuration`."""
+    """Its subject, such as `rules`, `database`, `search`, `queues` or `configuration`."""
     message: _builtins.str
     """The problem, and what to do about it."""
     def __init__(

@@ -967,13 +967,13 @@ type SearchStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the model that embeds texts.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Decisions whose vectors are in memory.
+	// Decisions whose vectors are in memory; 0 unless `index` is `memory`.
 	DecisionsInMemory int32 `protobuf:"varint,2,opt,name=decisions_in_memory,json=decisionsInMemory,proto3" json:"decisions_in_memory,omitempty"`
-	// The vector index: `off`, `embedded` or `http`.
+	// The engine of searches: `memory`, `postgresql` or `chroma`.
 	Index string `protobuf:"bytes,3,opt,name=index,proto3" json:"index,omitempty"`
-	// Whether the index serves searches or is not needed yet; searches are exact otherwise.
+	// Whether the engine answers and has the whole journal; always true for `memory`.
 	IndexReady bool `protobuf:"varint,4,opt,name=index_ready,json=indexReady,proto3" json:"index_ready,omitempty"`
-	// Changes of the journal that the index does not have yet.
+	// Changes of the journal that the engine does not have yet; searches read them from the journal.
 	IndexLag      int32 `protobuf:"varint,5,opt,name=index_lag,json=indexLag,proto3" json:"index_lag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1202,7 +1202,7 @@ func (x *ProcessStatus) GetMemoryBytes() int64 {
 // Something that an operator should look at.
 type StatusWarning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its subject, such as `rules`, `database`, `index`, `queues` or `configuration`.
+	// Its subject, such as `rules`, `database`, `search`, `queues` or `configuration`.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The problem, and what to do about it.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
