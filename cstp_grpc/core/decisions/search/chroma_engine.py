@@ -28,7 +28,7 @@ from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.search_engine import (
-    MAX_WORD_ROWS,
+    MAX_RAREST_ROWS,
     EngineFailed,
     EngineIncomplete,
     Feeding,
@@ -223,7 +223,7 @@ class ChromaEngine:
         """Return the first passages of the decisions with most of the words of a request."""
         weights: Counter[str] = Counter()
         for term in request.rare:
-            for passage in collection.find([*conditions, {"place": 0}], [term], MAX_WORD_ROWS):
+            for passage in collection.find([*conditions, {"place": 0}], [term], MAX_RAREST_ROWS):
                 weights[passage] += request.weights[term]  # type: ignore[assignment]
         return [passage for passage, _ in weights.most_common(request.count)]
 
