@@ -1,7 +1,7 @@
 """Arrays in a file that is mapped into memory: they take no memory of the process until it changes them.
 
-A file is written once and checked as a whole when it is opened, so that a torn or damaged one is never used. Each array
-has room for more rows, which only the process that writes to them sees; in the file the room is a hole.
+A file is written once and checked as a whole when it is opened, so that a torn or damaged one is never used. An array
+has capacity for more rows, which only the process that writes them sees; in the file, the rest of it is a hole.
 """
 
 from __future__ import annotations
