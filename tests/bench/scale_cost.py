@@ -30,8 +30,8 @@ class Measured:
     """CPU of an unfiltered search with hnsw.ef_search=400."""
     filtered_ms: float = 20
     """CPU of a search with a filter, by the graph or by comparing each row that passes."""
-    words_ms: float = 8.6
-    """CPU of finding words, at most 5 000 rows."""
+    words_ms: float = 2.7
+    """CPU of finding words, at most 2 000 rows."""
     server_ms: float = 10
     """CPU of the CSTP server for a search, with the exact scores."""
     insert_ms: float = 2.5

@@ -23,7 +23,7 @@ def test_long_records_need_more_shards() -> None:
 
 
 def test_more_searches_than_the_cores_of_two_copies_need_more_copies() -> None:
-    few, many = (estimate(Rate(MILLION, searches, 2), Measured(), Assumed()) for searches in (20, 2_000))
+    few, many = (estimate(Rate(MILLION, searches, 2), Measured(), Assumed()) for searches in (20, 3_000))
     assert (few.copies, many.copies) == (2, 5)
 
 
