@@ -22,7 +22,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
-from cstp_grpc.core.decisions.search.search_explanation import explain_search
+from cstp_grpc.core.decisions.search.search_explanation import explain_search, is_relevant
 from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.core.decisions.thoughts import Thoughts
@@ -42,7 +42,10 @@ SearchRequest = cstp_pb2.QueryDecisionsRequest | journal_pb2.ExplainSearchReques
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """Limits of queries: `max_results` caps their limit, `min_score` applies if they give none."""
+    """Limits of queries: `max_results` caps their limit.
+
+    If a query gives no minimum score, its best result must reach `min_score`, and others half of it.
+    """
 
     max_results: int
     min_score: float
@@ -50,8 +53,9 @@ class QueryLimits:
     def limit_of(self, request: SearchRequest) -> int:
         return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, self.max_results)
 
-    def min_score_of(self, request: SearchRequest) -> float:
-        return request.min_score if request.HasField("min_score") else self.min_score
+    def min_scores_of(self, request: SearchRequest) -> tuple[float, float]:
+        """Return the minimum scores of all results, and of the best one."""
+        return (request.min_score,) * 2 if request.HasField("min_score") else (self.min_score / 2, self.min_score)
 
 
 class DecisionQueries:
@@ -83,14 +87,17 @@ class DecisionQueries:
         started = time.perf_counter()
         filters = messages.FILTER.decode(request.filters) if request.HasField("filters") else UNRESTRICTED
         limit = self.limit_of(request)
+        min_score, least_best = self._limits.min_scores_of(request)
         matches = await self._searches.search(
             request.query,
             filters,
             current_caller.get().reader,
             limit,
-            self._limits.min_score_of(request),
+            min_score,
             proto_values.optional_field(request, "min_journal_revision"),
         )
+        if not is_relevant(matches, least_best):
+            matches = []
         summaries = self._summaries_with_reasons if request.include_reasons else self._summaries
         return cstp_pb2.QueryDecisionsResponse(
             decisions=summaries.of(matches),
@@ -312,7 +319,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             messages.FILTER.decode(request.filters),
             current_caller.get().reader,
             self._limits.limit_of(request),
-            self._limits.min_score_of(request),
+            self._limits.min_scores_of(request),
             request.expected,
         )
         return messages.EXPLAINED_SEARCH.encode(explained)

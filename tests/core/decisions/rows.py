@@ -162,11 +162,23 @@ class SlowMatrix:
         curve = query.curve.for_query(
             np.array([round(float(np.vecdot(each.passages.vectors, query.vector).max()), 6) for each in corpus])
         )
-        known = {term.hash for term in query.terms} & {int(key) for each in corpus for key in each.terms["hash"]}
-        if query.curve.spread is not None and not known:
-            curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, 1.0, UNKNOWN_WORDS_WEIGHT)
+        if query.curve.spread is not None:
+            curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, self.unknown(query, corpus) ** 2, UNKNOWN_WORDS_WEIGHT)
         results = [(key, round(curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
         return [one for one in results if one[1] >= min_score][:limit]
+
+    def unknown(self, query: RankedQuery, corpus: list[IndexRow]) -> float:
+        """Return the share of the query's words that no row has."""
+        count_of = {term: sum(term.hash in each.terms["hash"] for each in corpus) for term in query.terms}
+        if not any(count_of.values()):
+            return 1.0
+        rarity_of = {
+            term: term.count * inverse_document_frequency(len(corpus), count)
+            for term, count in count_of.items()
+            if not (term.is_unit or term.is_pair)
+        }
+        lost = sum(rarity for term, rarity in rarity_of.items() if not count_of[term])
+        return lost / (sum(rarity_of.values()) or 1)
 
     def added(self, item: IndexRow, query: RankedQuery, corpus: list[IndexRow]) -> float:
         """Return the evidence beside the similarity."""

@@ -41,7 +41,7 @@ def test_the_contributions_are_the_score_that_a_search_returns(changes: list[Ind
 def explain(
     finder: Finder, text: str, *expected: Decision, filters: DecisionFilter = ANY, limit: int = 10, least: float = 0.25
 ) -> ExplainedSearch:
-    return explain_search(finder.search, text, filters, "bob", limit, least, [item.id for item in expected])
+    return explain_search(finder.search, text, filters, "bob", limit, (least, least), [item.id for item in expected])
 
 
 def outcomes(explained: ExplainedSearch) -> list[tuple[str, SearchOutcome, int]]:

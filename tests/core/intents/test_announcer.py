@@ -73,6 +73,7 @@ class Memory(DecisionSearch):
     favoured: list[Favoured] = field(default_factory=list)
 
     embeds_together = False
+    never_waits = False
 
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")

@@ -76,6 +76,7 @@ class Memory(DecisionSearch):
     embedder: CachedEmbedder
 
     embeds_together = False
+    never_waits = False
 
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")

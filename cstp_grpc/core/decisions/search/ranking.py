@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.common.lazy_dataclass import dataclass
+from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.decision_terms import QueryTerm, TermField
 from cstp_grpc.core.decisions.model import Contribution, MatchReason, ScoreFeature
@@ -81,12 +81,15 @@ class ScoredDecision(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class WordEvidence:
     """The rows with any word of a query, in rising order: the share of the query that each covers, the evidence that
-    this share and the name of the row add, and the bits of `TermField` where the words occur."""
+    this share and the name of the row add, and the bits of `TermField` where the words occur.
+
+    `unknown` is the share of the query's words that no decision has; rare words count more."""
 
     rows: Rows
     coverage: NDArray[np.float64]
     added: NDArray[np.float64]
     fields: NDArray[np.uint8]
+    unknown: float
 
     def added_to(self, rows: Rows) -> NDArray[np.float64]:
         """Return the evidence for some rows in rising order, 0 for those without any of the words."""
@@ -100,7 +103,7 @@ class WordEvidence:
         return added
 
 
-NO_WORDS = WordEvidence(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.uint8))
+NO_WORDS = WordEvidence(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.uint8), 1.0)
 
 
 def find_places(wanted: Rows, rows: Rows) -> tuple[Rows, Mask]:
@@ -233,7 +236,7 @@ class CandidateRows:
     def curve(self, query: relevance.RankedQuery) -> relevance.RelevanceCurve:
         """Return the curve for a query, by its similarities to a sample of the rows that the caller may read.
 
-        It is raised if none of these has any of its words. Neither depends on the filter, so that a decision has the
+        It is raised if none of these has some of its words. Neither depends on the filter, so that a decision has the
         same score under any.
         """
         if query.curve.spread is None:
@@ -241,8 +244,8 @@ class CandidateRows:
         if self._known_curve is None or self._known_curve[0] is not query:
             similarities = self._sampled_similarities(query)
             curve = query.curve.for_query(similarities.astype(np.float64).round(relevance.SCORE_DECIMALS))
-            if not self._has_known_words(query):
-                curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, 1.0, relevance.UNKNOWN_WORDS_WEIGHT)
+            if unknown := self._word_evidence(query).unknown:
+                curve = curve.raised(ScoreFeature.UNKNOWN_WORDS, unknown**2, relevance.UNKNOWN_WORDS_WEIGHT)
             self._known_curve = query, curve
         return self._known_curve[1]
 
@@ -251,11 +254,6 @@ class CandidateRows:
             return self._statistics.similarities
         scan, sample = self._scan(query), self._readable.sample
         return self._snapshot.best_of(sample, query.vector) if scan is None else scan[sample]
-
-    def _has_known_words(self, query: relevance.RankedQuery) -> bool:
-        if self._statistics is not None:
-            return any(self._statistics.frequencies.values())
-        return len(self._word_evidence(query).rows) > 0
 
     def _scan(self, query: relevance.RankedQuery) -> Scores | None:
         """Return the similarities of all rows, in their order, if most are needed but too few for estimates."""
@@ -411,8 +409,9 @@ def sum_word_evidence(
     `known` is how many decisions have each term. The query has `length` words.
     """
     postings, counts = found.postings, found.counts
+    unknown = relevance.unknown_share(terms, rarities, known)
     if not len(postings.rows):
-        return NO_WORDS
+        return replace(NO_WORDS, unknown=unknown)
     occurs = np.zeros(size, np.bool_)
     found_rows = postings.rows.astype(np.intp)
     occurs[found_rows] = True
@@ -437,7 +436,7 @@ def sum_word_evidence(
     coverage = covered / sum(counted)
     added = relevance.evidence_of_words(coverage, counted, length)
     added[(fields & NAME_FIELD) != 0] += relevance.NAME_WEIGHT
-    return WordEvidence(rows, coverage, added, fields)
+    return WordEvidence(rows, coverage, added, fields, unknown)
 
 
 def row_contributions(

@@ -45,11 +45,11 @@ CATEGORY_WEIGHT = 0.05
 PROJECT_WEIGHT = 0.05
 
 
-SPREAD_WEIGHT = 5.0
-"""How much evidence a lack of spread costs; fitted with the curve."""
+SPREAD_WEIGHT = 4.0
+"""How much evidence a lack of spread costs. Chosen with the next one on 19 collections (docs/adr/0042)."""
 UNKNOWN_WORDS_WEIGHT = 0.15
-"""How much more evidence a query asks for if no decision has any of its words, such as nonsense. Measured: of queries
-about something else a score of 0.1 then passes for 5 %, not 11 %, and of right results 0.3 % fewer."""
+"""How much more evidence a query asks for if no decision has any of its words, such as nonsense; with the square of
+their share if some decision has others."""
 FULL_SAMPLE = 50
 """Decisions from which the spread of their similarities counts in full. Chosen: of fewer, it is off by a tenth."""
 MEAN_SHARE = 1 / 3
@@ -140,6 +140,15 @@ def evidence_of_words(coverage: NDArray[np.float64], rarities: Sequence[float], 
     full = min(COINCIDENTAL_WORDS * mean_share, CONCLUSIVE_COVERAGE)
     linear, squared = weights_of_words(length)
     return coverage * (linear + squared * np.minimum(coverage / full, 1.0))
+
+
+def unknown_share(terms: Sequence[QueryTerm], rarities: Sequence[float], known: Sequence[int]) -> float:
+    """Return the share of the words of a query that no decision has; `known` is how many have each term."""
+    if not any(known):
+        return 1.0
+    words = [each for each in zip(terms, rarities, known, strict=True) if not each[0].is_compound]
+    total = sum(rarity for _, rarity, _ in words)
+    return sum(rarity for _, rarity, count in words if not count) / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)

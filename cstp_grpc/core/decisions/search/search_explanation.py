@@ -25,14 +25,19 @@ def explain_search(
     filters: DecisionFilter,
     caller: str,
     limit: int,
-    min_score: float,
+    min_scores: tuple[float, float],
     expected: Sequence[str],
 ) -> ExplainedSearch:
     """Search as `DecisionSearch.search` does, and explain each result and each expected decision.
 
+    `min_scores` are those of all results, and of the best one.
+
     Raises NotFound for an expected decision that the caller may not read, and the errors of that search.
     """
+    min_score, least_best = min_scores
     matches = search.search(text, filters, caller, limit, min_score)
+    if not is_relevant(matches, least_best):
+        matches, min_score = [], least_best
     run = search.begin_run(text, caller)
     places = {match.decision.id: place for place, match in enumerate(matches, 1)}
     missing = [key for key in dict.fromkeys(expected) if key not in places]
@@ -66,6 +71,11 @@ def explain_search(
         score = None if item is None else item.score
         found.append(SearchExplanation(decision, outcome, place, score, parts, unmet, similar))
     return ExplainedSearch(tuple(found), min_score, run.query.curve.slope)
+
+
+def is_relevant(matches: Sequence[Match], least_best: float) -> bool:
+    """Return whether the best match reaches a score; without it, the others are no results either."""
+    return any(match.score >= least_best for match in matches)
 
 
 def unmet_conditions(filters: DecisionFilter, decision: Decision) -> DecisionFilter | None:

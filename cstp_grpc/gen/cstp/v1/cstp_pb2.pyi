@@ -840,7 +840,9 @@ class QueryDecisionsRequest(_message.Message):
     limit: _builtins.int
     """Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]"""
     min_score: _builtins.float
-    """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]"""
+    """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
+    half of it for others]
+    """
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
     scope: _types_pb2.Scope.ValueType

@@ -123,7 +123,7 @@ class _ScoreFeatureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScoreFea
     SCORE_FEATURE_LACK_OF_SPREAD: _ScoreFeature.ValueType  # 7
     """All decisions are about equally far from the query, as from a subject that none of them is about."""
     SCORE_FEATURE_UNKNOWN_WORDS: _ScoreFeature.ValueType  # 8
-    """No decision has any word of the query."""
+    """The share of the query's words that no decision has, squared; rare words count more."""
 
 class ScoreFeature(_ScoreFeature, metaclass=_ScoreFeatureEnumTypeWrapper):
     """A feature that a score depends on."""
@@ -147,7 +147,7 @@ SCORE_FEATURE_IDENTIFIER_QUERY: ScoreFeature.ValueType  # 6
 SCORE_FEATURE_LACK_OF_SPREAD: ScoreFeature.ValueType  # 7
 """All decisions are about equally far from the query, as from a subject that none of them is about."""
 SCORE_FEATURE_UNKNOWN_WORDS: ScoreFeature.ValueType  # 8
-"""No decision has any word of the query."""
+"""The share of the query's words that no decision has, squared; rare words count more."""
 Global___ScoreFeature: _TypeAlias = ScoreFeature  # noqa: Y015
 
 class _ImportAction:
@@ -1604,7 +1604,9 @@ class ExplainSearchRequest(_message.Message):
     limit: _builtins.int
     """Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]"""
     min_score: _builtins.float
-    """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]"""
+    """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
+    half of it for others]
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that answers must meet."""
@@ -1647,7 +1649,7 @@ class ExplainSearchResponse(_message.Message):
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     SLOPE_FIELD_NUMBER: _builtins.int
     min_score: _builtins.float
-    """The minimum score of a result."""
+    """The minimum score of a result; that of the best one if there are no results."""
     slope: _builtins.float
     """A score is 1 / (1 + exp(-slope * sum)), with the sum of the amounts of the contributions, up to an error of 0.00001."""
     @_builtins.property

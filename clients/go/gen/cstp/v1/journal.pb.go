@@ -180,7 +180,7 @@ const (
 	ScoreFeature_SCORE_FEATURE_IDENTIFIER_QUERY ScoreFeature = 6
 	// All decisions are about equally far from the query, as from a subject that none of them is about.
 	ScoreFeature_SCORE_FEATURE_LACK_OF_SPREAD ScoreFeature = 7
-	// No decision has any word of the query.
+	// The share of the query's words that no decision has, squared; rare words count more.
 	ScoreFeature_SCORE_FEATURE_UNKNOWN_WORDS ScoreFeature = 8
 )
 
@@ -2828,7 +2828,8 @@ type ExplainSearchRequest struct {
 	Filters *DecisionFilters `protobuf:"bytes,2,opt,name=filters,proto3" json:"filters,omitempty"`
 	// Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed]
+	// Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
+	// half of it for others]
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Identifiers of decisions that are expected among the results, at most 20. They are explained in any case.
 	Expected      []string `protobuf:"bytes,5,rep,name=expected,proto3" json:"expected,omitempty"`
@@ -2906,7 +2907,7 @@ type ExplainSearchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The results in their order, then the expected decisions that are not among them.
 	Decisions []*SearchExplanation `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	// The minimum score of a result.
+	// The minimum score of a result; that of the best one if there are no results.
 	MinScore float64 `protobuf:"fixed64,2,opt,name=min_score,json=minScore,proto3" json:"min_score,omitempty"`
 	// A score is 1 / (1 + exp(-slope * sum)), with the sum of the amounts of the contributions, up to an error of 0.00001.
 	Slope         float64 `protobuf:"fixed64,3,opt,name=slope,proto3" json:"slope,omitempty"`
