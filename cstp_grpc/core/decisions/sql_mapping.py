@@ -18,7 +18,14 @@ from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.decision_terms import NO_TERMS, TERM_TYPE
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Links, Reason, estimate_memory_bytes
+from cstp_grpc.core.decisions.model import (
+    SUMMARY_TAG,
+    Decision,
+    DecisionFilter,
+    Links,
+    Reason,
+    estimate_memory_bytes,
+)
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_tables import decision_tags, decision_terms, decision_vectors, decisions
 from cstp_grpc.core.decisions.store import IndexRow, JournalEntry, PassageVectors, Vectors
@@ -264,6 +271,10 @@ def filter_conditions(filters: DecisionFilter, rows: FilteredRows = JOURNAL_ROWS
     ):
         if words:
             found.append(field.in_(words))
+    if SUMMARY_TAG in filters.tags and rows is JOURNAL_ROWS:
+        # Few decisions have it. By the condition below alone, SQLite would look for the tags of all, latest first.
+        tagged = sa.select(decision_tags.c.decision_id).where(decision_tags.c.tag == SUMMARY_TAG)
+        found.append(decisions.c.id.in_(tagged))
     return [*found, *(rows.tagged([replace_unstorable(tag)]) for tag in filters.tags)]
 
 
