@@ -55,6 +55,12 @@ func identified(request any) any {
 			given.RequestId = proto.String(rand.Text())
 			return given
 		}
+	case *cstpv1.RecordThoughtRequest:
+		if given.RequestId == nil {
+			given = proto.CloneOf(given)
+			given.RequestId = proto.String(rand.Text())
+			return given
+		}
 	case *cstpv1.ReviewDecisionRequest:
 		if given.RequestId == nil {
 			given = proto.CloneOf(given)

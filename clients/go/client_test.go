@@ -188,6 +188,8 @@ func perform(ctx context.Context, t *testing.T, client *cstp.Client, step step) 
 		return printed(client.Journal.RecordDecision(ctx, read(t, step.Request, &cstpv1.RecordDecisionRequest{})))
 	case "reviewDecision":
 		return printed(client.Journal.ReviewDecision(ctx, read(t, step.Request, &cstpv1.ReviewDecisionRequest{})))
+	case "recordThought":
+		return printed(client.Journal.RecordThought(ctx, read(t, step.Request, &cstpv1.RecordThoughtRequest{})))
 	case "preAction":
 		return printed(client.PreActions.PreAction(ctx, read(t, step.Request, &cstpv1.PreActionRequest{})))
 	case "watchEvents":

@@ -21,6 +21,7 @@ IDEMPOTENCY_FIELDS: Mapping[str, str] = {
     "cstp.v1.AnnounceIntentRequest": "correlation_id",
     "cstp.v1.PreActionRequest": "announcement.correlation_id",
     "cstp.v1.RecordDecisionRequest": "request_id",
+    "cstp.v1.RecordThoughtRequest": "request_id",
     "cstp.v1.ReviewDecisionRequest": "request_id",
     "liaison.v1.AppendMessageRequest": "message_id",
 }

@@ -75,6 +75,12 @@ class Faults(
         attempt = self._act(request.notes, context, request.request_id)
         return journal_pb2.ReviewDecisionResponse(decision=journal_pb2.Decision(id=attempt))
 
+    def RecordThought(self, request: journal_pb2.RecordThoughtRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        if not request.request_id:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no request id")
+        attempt = self._act(request.text, context, request.request_id)
+        return journal_pb2.RecordThoughtResponse(thought=journal_pb2.Thought(id=attempt))
+
     def _act(self, text: str, context: grpc.ServicerContext, key: str = "") -> str:
         """Fail as the text says, or return the number of the attempt."""
         told = json.loads(text)

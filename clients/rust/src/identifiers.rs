@@ -4,7 +4,9 @@ use prost::Message;
 use tonic::codegen::Bytes;
 use uuid::Uuid;
 
-use crate::v1::{AnnounceIntentRequest, PreActionRequest, RecordDecisionRequest, ReviewDecisionRequest};
+use crate::v1::{
+    AnnounceIntentRequest, PreActionRequest, RecordDecisionRequest, RecordThoughtRequest, ReviewDecisionRequest,
+};
 
 /// What comes before a message in a body: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -21,6 +23,9 @@ pub(crate) fn identified(path: &str, body: Bytes) -> Bytes {
             }
         }),
         "/cstp.v1.JournalService/RecordDecision" => filled(&body, |request: &mut RecordDecisionRequest| {
+            request.request_id.get_or_insert_with(new);
+        }),
+        "/cstp.v1.JournalService/RecordThought" => filled(&body, |request: &mut RecordThoughtRequest| {
             request.request_id.get_or_insert_with(new);
         }),
         "/cstp.v1.JournalService/ReviewDecision" => filled(&body, |request: &mut ReviewDecisionRequest| {

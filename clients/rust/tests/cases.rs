@@ -164,6 +164,10 @@ async fn call(client: &Client, step: &Value, timeout: Option<u64>) -> Result<Val
             let mut journal = client.stub(JournalServiceClient::new);
             Ok(printed(journal.review_decision(timed(parsed(request), timeout)).await?.get_ref()))
         }
+        "recordThought" => {
+            let mut journal = client.stub(JournalServiceClient::new);
+            Ok(printed(journal.record_thought(timed(parsed(request), timeout)).await?.get_ref()))
+        }
         "preAction" => {
             let mut actions = client.stub(PreActionServiceClient::new);
             Ok(printed(actions.pre_action(timed(parsed(request), timeout)).await?.get_ref()))

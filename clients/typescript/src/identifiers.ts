@@ -6,6 +6,7 @@ const FIELDS: ReadonlyMap<string, readonly string[]> = new Map([
   ["cstp.v1.AnnounceIntentRequest", ["correlationId"]],
   ["cstp.v1.PreActionRequest", ["announcement", "correlationId"]],
   ["cstp.v1.RecordDecisionRequest", ["requestId"]],
+  ["cstp.v1.RecordThoughtRequest", ["requestId"]],
   ["cstp.v1.ReviewDecisionRequest", ["requestId"]],
 ]);
 

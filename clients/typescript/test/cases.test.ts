@@ -44,6 +44,7 @@ const METHODS = {
   checkGuardrails: CstpService.method.checkGuardrails,
   importDecisions: JournalService.method.importDecisions,
   reviewDecision: JournalService.method.reviewDecision,
+  recordThought: JournalService.method.recordThought,
   preAction: PreActionService.method.preAction,
   recordDecision: JournalService.method.recordDecision,
   watchEvents: LiaisonService.method.watchEvents,
@@ -96,6 +97,10 @@ async function make(client: Client, step: Step, timeoutMs: number | undefined): 
     case "reviewDecision": {
       const { input, output } = METHODS.reviewDecision;
       return printed(output, await client.service(JournalService).reviewDecision(read(input), options));
+    }
+    case "recordThought": {
+      const { input, output } = METHODS.recordThought;
+      return printed(output, await client.service(JournalService).recordThought(read(input), options));
     }
     case "preAction": {
       const { input, output } = METHODS.preAction;

@@ -3,6 +3,7 @@ package cstp.client;
 import cstp.v1.AnnounceIntentRequest;
 import cstp.v1.PreActionRequest;
 import cstp.v1.RecordDecisionRequest;
+import cstp.v1.RecordThoughtRequest;
 import cstp.v1.ReviewDecisionRequest;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
@@ -37,6 +38,9 @@ final class Identifiers implements ClientInterceptor {
             return action.build();
         }
         if (message instanceof RecordDecisionRequest request && !request.hasRequestId()) {
+            return request.toBuilder().setRequestId(UUID.randomUUID().toString()).build();
+        }
+        if (message instanceof RecordThoughtRequest request && !request.hasRequestId()) {
             return request.toBuilder().setRequestId(UUID.randomUUID().toString()).build();
         }
         if (message instanceof ReviewDecisionRequest request && !request.hasRequestId()) {

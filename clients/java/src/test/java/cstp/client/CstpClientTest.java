@@ -27,6 +27,7 @@ import cstp.v1.QueryDecisionsRequest;
 import cstp.v1.PreActionRequest;
 import cstp.v1.PreActionServiceGrpc;
 import cstp.v1.RecordDecisionRequest;
+import cstp.v1.RecordThoughtRequest;
 import cstp.v1.ReviewDecisionRequest;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -182,6 +183,10 @@ final class CstpClientTest {
             case "reviewDecision" -> {
                 var review = read(request, ReviewDecisionRequest.newBuilder()).build();
                 yield printed(client.call(JournalServiceGrpc::newBlockingStub, stub -> stub.reviewDecision(review)));
+            }
+            case "recordThought" -> {
+                var thought = read(request, RecordThoughtRequest.newBuilder()).build();
+                yield printed(client.call(JournalServiceGrpc::newBlockingStub, stub -> stub.recordThought(thought)));
             }
             case "preAction" -> {
                 var action = read(request, PreActionRequest.newBuilder()).build();
