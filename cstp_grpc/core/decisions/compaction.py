@@ -99,7 +99,9 @@ def plan_summaries(
             new_of_topic[topic].append(item.id)
     # Of the summaries of a topic, the latest one may have room.
     latest = {topic_of(item): item for item in sorted(summaries, key=lambda item: (item.date, item.id))}
-    for topic in sorted(new_of_topic, key=lambda topic: (topic.project or "", topic.name, topic.visibility)):
+    for topic in sorted(
+        new_of_topic, key=lambda topic: (topic.project or "", topic.name, topic.category or "", topic.visibility)
+    ):
         new, former = new_of_topic[topic], latest.get(topic)
         while len(new) >= min_decisions:
             known = former.links.summarizes if former and len(former.links.summarizes) < MAX_CITED else ()

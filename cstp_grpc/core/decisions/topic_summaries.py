@@ -23,6 +23,8 @@ MAX_CITED: Final = 50
 """Decisions of a summary. Chosen: half of the links that a decision may have, and a few months of a busy agent."""
 MAX_QUOTATIONS: Final = 5
 """Decisions that a summary quotes, at most a third of those that it cites. Chosen: with ids, 450 tokens at most."""
+MAX_TAGS: Final = 50
+"""As many as the contract accepts, so that an export can be imported."""
 MAX_TITLE: Final = 100
 MAX_SENTENCE: Final = 200
 QUOTATION: Final = re.compile(r"- \w+, [\d-]+, (\S+): ")
@@ -40,13 +42,14 @@ class Topic:
 
     visibility: Visibility
     project: str | None
+    category: str | None
     name: str
 
 
 def topic_of(decision: Decision) -> Topic | None:
     """Return the topic of a decision or summary; None without a category and a tag."""
     name = decision.category or next((tag for tag in decision.tags if tag != SUMMARY_TAG), None)
-    return None if name is None else Topic(decision.visibility, decision.project, name)
+    return None if name is None else Topic(decision.visibility, decision.project, decision.category, name)
 
 
 def compose_summary(
@@ -64,11 +67,11 @@ def compose_summary(
     period = f"{first.date:%Y-%m-%d} to {last.date:%Y-%m-%d}"
     content = DecisionContent(
         title=f"Summary of {count_noun(len(cited), 'decision')} on {topic.name}{of_project}, {period}",
-        category=first.category,
+        category=topic.category,
         status=DecisionStatus.DECIDED,
         date=last.date,
         notes="\n".join([describe_outcomes(cited), *quote_decisions(quoted, word_weights(cited))]),
-        tags=(SUMMARY_TAG, *(tag for tag in first.tags if all(tag in item.tags for item in cited))),
+        tags=(SUMMARY_TAG, *(tag for tag in first.tags if all(tag in item.tags for item in cited)))[:MAX_TAGS],
         project=topic.project,
         visibility=topic.visibility,
     )

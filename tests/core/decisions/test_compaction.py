@@ -137,6 +137,27 @@ def test_topics_differ_in_category_tag_project_and_visibility(kit: JournalKit) -
     assert compact(kit, "bob", agent="alice").summaries == ()
 
 
+def test_a_tag_does_not_join_decisions_without_a_category_to_the_category_of_its_name(kit: JournalKit) -> None:
+    for number in range(3):
+        add(kit, number)
+        add(kit, number, category=None, tags=("database",))
+    summaries = compact(kit).summaries
+    assert {(item.category, item.tags, len(item.links.summarizes)) for item in summaries} == {
+        ("database", ("summary", "ops"), 3),
+        (None, ("summary", "database"), 3),
+    }
+    for number in range(3, 6):
+        add(kit, number, category=None, tags=("database",))
+    (extended,) = compact(kit).summaries
+    assert (extended.category, len(extended.links.summarizes)) == (None, 6)
+
+
+def test_a_summary_has_no_more_tags_than_a_decision_may_have(kit: JournalKit) -> None:
+    tags = tuple(f"tag-{number}" for number in range(50))
+    summary, _ = summarize(kit, tags=tags)
+    assert summary.tags == ("summary", *tags[:49])
+
+
 def test_only_old_decisions_with_an_outcome_that_wait_for_no_review_are_summarized(kit: JournalKit) -> None:
     for number in range(2):
         add(kit, number)

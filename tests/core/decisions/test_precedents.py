@@ -172,6 +172,13 @@ def test_a_summary_stands_for_several_less_relevant_decisions_that_it_cites() ->
     assert (folded[1].similar_count, folded[1].similar_outcomes) == (2, (Outcome.FAILURE,))
 
 
+def test_a_summary_counts_what_the_decisions_that_it_stands_for_stand_for() -> None:
+    series = replace(match("a", outcome=Outcome.FAILURE), similar_count=2, similar_outcomes=(Outcome.SUCCESS,))
+    summary = replace(tagged("s"), similar_count=1, similar_outcomes=(Outcome.FAILURE,))
+    (folded,) = fold_into_summaries([summary, series, match("b")], links_from("s", "a", "b"))
+    assert (folded.similar_count, folded.similar_outcomes) == (5, (Outcome.FAILURE, Outcome.SUCCESS))
+
+
 def test_a_summary_hides_neither_a_single_decision_nor_those_of_other_agents() -> None:
     foreign = [replace(item, decision=replace(item.decision, agent="bob")) for item in (match("a"), match("b"))]
     found = [tagged("s"), *foreign, match("c")]

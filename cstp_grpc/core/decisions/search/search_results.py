@@ -282,9 +282,10 @@ def fold_into_summaries(
 def count_folded(summary: Match, folded: Sequence[Match]) -> Match:
     if not folded:
         return summary
-    outcomes = dict.fromkeys(match.decision.outcome for match in folded if match.decision.outcome is not None)
-    count = summary.similar_count + len(folded)
-    return replace(summary, similar_count=count, similar_outcomes=(*summary.similar_outcomes, *outcomes))
+    outcomes = [each for match in folded for each in (match.decision.outcome, *match.similar_outcomes) if each]
+    count = summary.similar_count + sum(1 + match.similar_count for match in folded)
+    distinct = tuple(dict.fromkeys([*summary.similar_outcomes, *outcomes]))
+    return replace(summary, similar_count=count, similar_outcomes=distinct)
 
 
 ConvertedT = TypeVar("ConvertedT")
