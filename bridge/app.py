@@ -68,10 +68,7 @@ def create_app(
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
     if console_url:
         app.router.add_get("/", ConsoleRedirect(console_url).respond)
-    paths: dict[str, Iterable[str]] = {
-        RPC_PATH: ("POST",),
-        HEALTH_PATH: ("GET", "HEAD"),
-    }
+    paths: dict[str, Iterable[str]] = {RPC_PATH: ("POST",), HEALTH_PATH: ("GET", "HEAD")}
     streams = [event_streams.DECISION_EVENTS, event_streams.INTENT_EVENTS, event_streams.AUDIT_EVENTS]
     streams += [event_streams.APPROVAL_EVENTS] if settings.approvals.enabled else []
     streams += [event_streams.LIAISON_EVENTS] if settings.liaison.enabled else []

@@ -56,11 +56,7 @@ METHOD: Final = web.RequestKey("method", str)
 FAILURES: Final = web.ResponseKey("failures", Sequence[CallFailure])
 """The failures of the calls that a response answers; absent without failures."""
 
-BODY_REASONS: Final[Mapping[int, str]] = {
-    408: "BODY_TIMEOUT",
-    413: "BODY_TOO_LARGE",
-    415: "UNSUPPORTED_MEDIA_TYPE",
-}
+BODY_REASONS: Final[Mapping[int, str]] = {408: "BODY_TIMEOUT", 413: "BODY_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
 """Reasons of failures for which HTTP has a status and the contract none of its own."""
 
 

@@ -36,9 +36,7 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-ROUND_ROBIN_OPTIONS: Final = [
-    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
-]
+ROUND_ROBIN_OPTIONS: Final = [("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]}))]
 
 PLAIN_SCHEME: Final = "grpc"
 SECURE_SCHEME: Final = "grpcs"

@@ -125,10 +125,7 @@ class StreamLimitedReflection(reflection.aio.ReflectionServicer):  # type: ignor
         self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Context
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         # Closed explicitly: the garbage collector would finish an abandoned generator at some time only.
-        async with (
-            self._places.hold(context),
-            aclosing(super().ServerReflectionInfo(requests, context)) as answers,
-        ):
+        async with self._places.hold(context), aclosing(super().ServerReflectionInfo(requests, context)) as answers:
             async for answer in answers:
                 yield answer
 

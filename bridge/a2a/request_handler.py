@@ -9,12 +9,7 @@ from typing import Final, TypeVar
 
 import grpc
 from a2a.types import a2a_pb2
-from a2a.utils.errors import (
-    A2AError,
-    ExtensionSupportRequiredError,
-    TaskNotCancelableError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, TaskNotCancelableError, UnsupportedOperationError
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 from google.protobuf.message import Message
 

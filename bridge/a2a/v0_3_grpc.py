@@ -67,9 +67,7 @@ def to_subscribe_request(request: a2a_v0_3_pb2.TaskSubscriptionRequest) -> a2a_p
     return conversions.to_core_subscribe_to_task_request(types.TaskResubscriptionRequest(id=NO_ID, params=params))
 
 
-def to_push_config(
-    request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest,
-) -> a2a_pb2.TaskPushNotificationConfig:
+def to_push_config(request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest) -> a2a_pb2.TaskPushNotificationConfig:
     # The SDK does not read the id of a configuration from where the rpc has it.
     config = request.config.push_notification_config
     config.id = config.id or request.config_id

@@ -78,10 +78,7 @@ def demo_settings(folder: Path) -> Settings:
     The environment is not read: it may be that of a server that runs at the same time.
     """
     settings = config.build_settings(
-        data_dir=folder,
-        agent={"name": "demo"},
-        grpc={"port": 0},
-        embedding={"provider": choose_embedder()},
+        data_dir=folder, agent={"name": "demo"}, grpc={"port": 0}, embedding={"provider": choose_embedder()}
     )
     return developer_setup.with_agent(settings, DEVELOPER, DEMO_TOKEN)
 

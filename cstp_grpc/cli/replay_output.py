@@ -20,11 +20,7 @@ PAST = {
     "blocked": ("was blocked", "were blocked"),
 }
 """The verdict on an action, and on several."""
-CONDITIONAL = {
-    "allowed": "would be allowed",
-    "approval_required": "would need approval",
-    "blocked": "would be blocked",
-}
+CONDITIONAL = {"allowed": "would be allowed", "approval_required": "would need approval", "blocked": "would be blocked"}
 STYLES = {"allowed": "green", "approval_required": "magenta", "blocked": "red"}
 MAX_DESCRIPTION = 100
 """Characters of an example's description."""

@@ -52,11 +52,7 @@ def restore_state(self: object, state: tuple[None, Mapping[str, Any]]) -> None:
         object.__setattr__(self, name, value)
 
 
-FROZEN_METHODS = {
-    "__setattr__": refuse_assignment,
-    "__delattr__": refuse_deletion,
-    "__setstate__": restore_state,
-}
+FROZEN_METHODS = {"__setattr__": refuse_assignment, "__delattr__": refuse_deletion, "__setstate__": restore_state}
 
 
 def build_methods(cls: Any, *, hashable: bool, eq: bool) -> dict[str, Any]:

@@ -49,11 +49,7 @@ CLAUDE_CODE: Final = HookHost(
     read_payload,
     write_nested_answer,
     TOOLS,
-    {
-        "local": ".claude/settings.local.json",
-        "project": ".claude/settings.json",
-        "user": "~/.claude/settings.json",
-    },
+    {"local": ".claude/settings.local.json", "project": ".claude/settings.json", "user": "~/.claude/settings.json"},
     wanted_hooks,
     project_folder_variable="CLAUDE_PROJECT_DIR",
 )

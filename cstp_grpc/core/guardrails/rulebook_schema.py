@@ -206,10 +206,7 @@ CODE: Final = MapFormat(
     },
 )
 PAST_OUTCOME: Final = MapFormat(
-    {
-        "outcome": ("The outcome.", word_of(Outcome)),
-        "ago": ("How long ago, such as 90m, 24h or 7d.", TEXT),
-    },
+    {"outcome": ("The outcome.", word_of(Outcome)), "ago": ("How long ago, such as 90m, 24h or 7d.", TEXT)},
     {
         "agent": ("Its agent. [default: that of the action]", TEXT),
         "category": ("Its category. [default: that of the action]", TEXT),

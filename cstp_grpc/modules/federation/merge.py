@@ -225,14 +225,7 @@ def violation_rank(violation: Violation) -> ViolationRank:
     missing_inputs = tuple(
         (each.name, each.type, each.description or "", each.values) for each in violation.missing_inputs
     )
-    return (
-        SEVERITY_RANKS[violation.severity],
-        violation.message,
-        violation.name,
-        suggestion,
-        code,
-        missing_inputs,
-    )
+    return (SEVERITY_RANKS[violation.severity], violation.message, violation.name, suggestion, code, missing_inputs)
 
 
 def merge_matches(a: MergedMatches[FoundT], b: MergedMatches[FoundT]) -> MergedMatches[FoundT]:

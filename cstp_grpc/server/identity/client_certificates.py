@@ -124,7 +124,4 @@ def read_alternative_names(certificate: x509.Certificate) -> tuple[Sequence[str]
         return (), ()
     except x509.DuplicateExtension as error:
         raise ValueError("it has an extension twice") from error
-    return (
-        names.get_values_for_type(x509.UniformResourceIdentifier),
-        names.get_values_for_type(x509.DNSName),
-    )
+    return (names.get_values_for_type(x509.UniformResourceIdentifier), names.get_values_for_type(x509.DNSName))

@@ -13,12 +13,7 @@ from cstp_grpc.core.decisions.search.matrix_file import MatrixFile
 from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, MissingVectors
 from cstp_grpc.core.decisions.search.row_source import MatrixSource, RowSource
 from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
-from cstp_grpc.core.decisions.search.search_engine import (
-    EngineFeeder,
-    EngineSource,
-    SearchEngine,
-    require_revision,
-)
+from cstp_grpc.core.decisions.search.search_engine import EngineFeeder, EngineSource, SearchEngine, require_revision
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow

@@ -142,12 +142,7 @@ class ChromaEngine:
     """
 
     def __init__(
-        self,
-        url: str,
-        journal: str,
-        model: str,
-        sharing: ReadPolicy,
-        lock: Callable[[], AbstractContextManager[bool]],
+        self, url: str, journal: str, model: str, sharing: ReadPolicy, lock: Callable[[], AbstractContextManager[bool]]
     ) -> None:
         self._http = ChromaHttpClient(url)
         self._name = collection_name(journal, model)
@@ -254,12 +249,7 @@ class ChromaCollection:
         return int(self._call("GET", "/count", None, QUERY_SECONDS))
 
     def nearest(self, vector: Vector, conditions: Sequence[Condition], count: int) -> list[str]:
-        body = {
-            "query_embeddings": [vector.tolist()],
-            "n_results": count,
-            "where": all_of(conditions),
-            "include": [],
-        }
+        body = {"query_embeddings": [vector.tolist()], "n_results": count, "where": all_of(conditions), "include": []}
         ids: list[str] = self._call("POST", "/query", body, QUERY_SECONDS)["ids"][0]
         return ids
 

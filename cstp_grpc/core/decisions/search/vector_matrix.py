@@ -17,12 +17,7 @@ from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import matrix_snapshot
-from cstp_grpc.core.decisions.search.ranking import (
-    CandidateRows,
-    CollectionStatistics,
-    PassingRows,
-    ReadableRows,
-)
+from cstp_grpc.core.decisions.search.ranking import CandidateRows, CollectionStatistics, PassingRows, ReadableRows
 from cstp_grpc.core.decisions.search.row_vectors import CodeScanner, Scores, SharedScans, SharedVectorPool
 from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
@@ -172,11 +167,7 @@ class VectorMatrix:
         return vectors
 
     def _candidate_rows(
-        self,
-        recent: SnapshotRowCache,
-        passing: PassingRows,
-        caller: str,
-        statistics: CollectionStatistics | None,
+        self, recent: SnapshotRowCache, passing: PassingRows, caller: str, statistics: CollectionStatistics | None
     ) -> CandidateRows:
         reader, readable = self._interner.find(caller), self._readable_rows(recent, caller)
         return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scans, statistics)
