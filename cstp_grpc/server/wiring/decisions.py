@@ -59,7 +59,7 @@ class DecisionParts:
     background: SqlBackgroundReader
     tokens: RevisionTokens
     discard_copies: Callable[[], object]
-    """Deletes copies of decisions beside the journal, which may contain erased ones."""
+    """Deletes copies of decisions outside of the journal, which may contain erased ones."""
 
 
 def build_decisions_module(

@@ -46,7 +46,7 @@ class SearchParts:
     forget: Callable[[Sequence[ErasedRow]], object]
     on_foreign_commit: Callable[[], object]
     discard: Callable[[], object]
-    """Deletes copies of decisions beside the journal, which may contain erased ones."""
+    """Deletes copies of decisions outside of the journal, which may contain erased ones."""
     measures: Sequence[Measure]
     background: Sequence[BackgroundPart] = ()
     health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)

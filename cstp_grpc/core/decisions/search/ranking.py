@@ -156,7 +156,7 @@ class ReadableRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectionStatistics:
-    """What a ranking must know of all decisions that the caller may read, if it gets only some of them.
+    """The figures that a ranking needs of all decisions that the caller may read, if it gets only some of them.
 
     `count` is their number, `frequencies` how many have each term of the query, by hash, and `similarities` are those
     of a sample to the query.

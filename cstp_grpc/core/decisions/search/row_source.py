@@ -1,4 +1,4 @@
-"""Where searches get the rows that they rank: from memory, or from an engine beside the servers."""
+"""Where searches get the rows that they rank: from memory, or from an engine outside of the servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Searches by an engine that holds vectors and words beside the servers, so that these keep no copy of the journal.
+"""Searches by an engine that holds vectors and words outside of the servers, so that these keep no copy of the journal.
 
-An engine only proposes decisions. The rows of those are read from the journal, which also has what the engine was not
-fed yet; they decide what a caller may read, and are scored as all rows in memory are.
+An engine only proposes decisions. Their rows are read from the journal, which also has changes that the engine lacks.
+The rows decide if a caller may read a decision, and are scored as all rows in memory are.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SAMPLE_SECONDS: Final = 600.0
 FEED_BATCH: Final = 1000
 """Decisions fed in one transaction of the engine."""
 FEED_SECONDS: Final = 1.0
-"""Interval of the feeding, beside the changes of this server and those that the database notifies of."""
+"""Interval of the feeding. Changes of this server and those that the database notifies of are fed at once."""
 
 
 class EngineFailed(Exception):
@@ -75,7 +75,7 @@ class TermStatistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProposalRequest:
-    """What an engine is asked for: `count` decisions near a vector, and as many with most words.
+    """A request for proposals: `count` decisions near a vector, and as many with most words.
 
     `weights` has those of the words by hash; the decisions have one of the `rare` ones. If `exemplary`, failures and
     lessons near the vector, too.

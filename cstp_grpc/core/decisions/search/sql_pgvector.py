@@ -41,7 +41,7 @@ EVERYONE: Final = ""
 """Stands there for the readers of shared decisions; no agent has this name."""
 
 MAX_COUNTED: Final = 5000
-"""Decisions that are counted for a peer, whose scores must not depend on what it may not read."""
+"""Decisions that are counted for a peer, whose scores must not depend on others."""
 
 EXEMPLARY: Final = 20
 """Failures and lessons that are proposed each."""
