@@ -29,7 +29,7 @@ from cstp_grpc.platform.storage.background_work import PeriodicTask
 
 logger = logging.getLogger(__name__)
 
-MIN_PROPOSALS: Final = 50
+MIN_PROPOSALS: Final = 80
 """Decisions that are proposed at least, by meaning and by words each."""
 
 PROPOSALS_PER_RESULT: Final = 4
