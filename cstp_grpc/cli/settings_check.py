@@ -34,6 +34,8 @@ def check_settings(settings: Settings) -> RuleSet:
     build_shared_limiter(settings.rate_limits, contract_methods(), limiter)
     with startup_errors_as_failures():
         parse_database_url(settings.storage_url)
+        if settings.search.engine == "postgresql":
+            parse_database_url(settings.search.url or settings.storage_url, "search.url")
     settings.intent_layer.check_roots()
     check_liaison(settings)
     check_federation(settings)

@@ -106,6 +106,14 @@ def test_mistakes_are_named(invoke: Invoke, home: Path) -> None:
         ("grpc: {drain_seconds: .inf}", "grpc.drain_seconds: "),
         ("storage: {url: 'mysql://localhost/cstp'}", "storage.url: must begin with sqlite:/// or postgresql://"),
         ("storage: {url: 'postgresql://localhost:port/cstp'}", "storage.url: is not a database URL"),
+        (
+            "search: {engine: postgresql, url: 'postgresql://localhost:port/cstp'}",
+            "search.url: is not a database URL",
+        ),
+        *(
+            (f"search: {{engine: chroma, url: '{url}'}}", "search.url: must be like http://HOST:PORT")
+            for url in ("", "localhost:8000", "postgresql://localhost/cstp", "http://localhost:port")
+        ),
         ("[", "cstp.yaml: is not YAML"),
         (
             "auth:\n  enabled: true\ngrpc: {port: 1}\nauth:\n  enabled: false\n",

@@ -183,6 +183,9 @@ class StorageSettings(SettingsSection):
     memory."""
 
 
+HTTP_ADDRESS = r"https?://([^\s/@]*@)?(\[[^\s/]+\]|[^\s/:@]+)(:\d{1,5})?(/\S*)?$"
+
+
 class SearchSettings(SettingsSection):
     """The search for decisions."""
 
@@ -405,8 +408,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def check_search(self) -> Settings:
         engine, url = self.search.engine, self.search.url
-        if engine == "chroma" and not url:
-            raise ValueError("search.url is needed where search.engine is chroma")
+        if engine == "chroma" and not re.match(HTTP_ADDRESS, url or ""):
+            raise ValueError("search.url: must be like http://HOST:PORT where search.engine is chroma")
         if engine == "postgresql" and not re.match(r"postgres(ql)?(\+psycopg)?://", url or self.storage_url):
             raise ValueError("search.url: must begin with postgresql:// where search.engine is postgresql")
         return self

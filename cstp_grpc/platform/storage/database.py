@@ -350,13 +350,13 @@ def open_database(url: str, pool_size: int) -> Database:
     return Database(create_postgresql_engine(parsed, pool_size), None)
 
 
-def parse_database_url(url: str) -> URL:
+def parse_database_url(url: str, setting: str = "storage.url") -> URL:
     """Parse the URL of a SQLite file or a PostgreSQL database. Raises UnsuitableDatabase for any other."""
     try:
         parsed = make_url(url)
     # SQLAlchemy lets a port that is no number fail as Python does.
     except (exc.ArgumentError, ValueError) as error:
-        raise UnsuitableDatabase("storage.url: is not a database URL") from error
+        raise UnsuitableDatabase(f"{setting}: is not a database URL") from error
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
         raise UnsuitableDatabase(

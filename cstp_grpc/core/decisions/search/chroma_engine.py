@@ -159,12 +159,13 @@ class ChromaEngine:
         collection = self._complete_collection()
         conditions = [*self._readable(request.caller), *filter_conditions(request.filters)]
         found = collection.nearest(request.vector, conditions, request.count)
+        more = len(found) == request.count
         if request.rare:
             found += self._with_words(collection, conditions, request)
         if request.exemplary:
             for exemplary in ({"outcome": Outcome.FAILURE.value}, {"has_lesson": True}):
                 found += collection.nearest(request.vector, [*conditions, exemplary], EXEMPLARY)
-        return Proposals(list(dict.fromkeys(map(decision_of_passage, found))), collection.revision)
+        return Proposals(list(dict.fromkeys(map(decision_of_passage, found))), collection.revision, more)
 
     def read_statistics(self, hashes: Sequence[int], caller: str) -> TermStatistics:
         collection = self._complete_collection()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 from cachetools import TTLCache
 
 from cstp_grpc.common.lazy_dataclass import dataclass
-from cstp_grpc.contract.errors import CstpError, QueryFailed, Unavailable
+from cstp_grpc.contract.errors import QueryFailed, Unavailable
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.ranking import CandidateRows, CollectionStatistics
@@ -55,6 +56,8 @@ FEED_BATCH: Final = 1000
 """Decisions fed in one transaction of the engine."""
 FEED_SECONDS: Final = 1.0
 """Interval of the feeding. Changes of this server and those that the database notifies of are fed at once."""
+PROGRESS_SECONDS: Final = 10.0
+"""Minimum time between two lines of the log about a long feeding."""
 
 
 class EngineFailed(Exception):
@@ -92,10 +95,11 @@ class ProposalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """Ids of decisions, and the revision up to which the engine had every change."""
+    """Ids of decisions, the revision up to which the engine had every change, and whether more may pass the filter."""
 
     ids: Sequence[str]
     revision: int
+    more: bool
 
 
 class Feeding(Protocol):
@@ -199,13 +203,19 @@ class EngineRows:
     def candidates(self, filters: DecisionFilter, count: int, *, exemplary: bool) -> CandidateRows:
         wanted = max(MIN_PROPOSALS, PROPOSALS_PER_RESULT * count)
         asked, had_exemplary = self._asked.get(filters, (0, False))
-        if wanted > asked or exemplary > had_exemplary:
-            request = ProposalRequest(
-                self._query.vector, self._weights, self._rare, self._caller, filters, wanted, exemplary
-            )
-            self._propose(request)
-            self._asked[filters] = wanted, exemplary
-        return self._matrix.candidates(self._caller, filters, self._statistics)
+        has_more = wanted > asked or exemplary > had_exemplary
+        while True:
+            if has_more:
+                request = ProposalRequest(
+                    self._query.vector, self._weights, self._rare, self._caller, filters, wanted, exemplary
+                )
+                has_more = self._propose(request)
+                self._asked[filters] = wanted, exemplary
+            found = self._matrix.candidates(self._caller, filters, self._statistics)
+            if len(found) >= count or not has_more:
+                return found
+            # Many proposals are gone, have changed since the engine was fed, or are passages of the same decision.
+            wanted *= 2
 
     def candidates_of(self, ids: Sequence[str]) -> CandidateRows:
         self._load(ids)
@@ -214,7 +224,7 @@ class EngineRows:
     def first_vectors(self, ids: Sequence[str]) -> Vectors:
         return self._matrix.first_vectors(ids)
 
-    def _propose(self, request: ProposalRequest) -> None:
+    def _propose(self, request: ProposalRequest) -> bool:
         source = self._source
         try:
             proposals = source.engine.propose(request)
@@ -225,6 +235,7 @@ class EngineRows:
         if len(unfed) > MAX_UNFED:
             raise engine_error(EngineIncomplete())
         self._load((*proposals.ids, *unfed))
+        return proposals.more
 
     def _load(self, ids: Sequence[str]) -> None:
         new = [key for key in dict.fromkeys(ids) if key not in self._read]
@@ -274,6 +285,8 @@ class EngineFeeder:
         self._task = PeriodicTask("search-feed", self.feed, FEED_SECONDS, logger, "the search engine is not fed")
         self.reached: int | None = None
         """The revision that the engine has; None while it is not complete or does not answer."""
+        self._next_line = 0.0
+        """When the progress is logged next, by the monotonic clock."""
 
     def start(self) -> None:
         self._task.start()
@@ -295,11 +308,10 @@ class EngineFeeder:
                 self._missing = None
             while not self._task.is_stopping() and self._feed_batch():
                 pass
-        except EngineFailed as error:
+        except Exception as error:
             self.reached = None
-            raise QueryFailed("the search engine does not answer") from error
-        except CstpError:
-            self.reached = None
+            if isinstance(error, EngineFailed):
+                raise QueryFailed("the search engine does not answer") from error
             raise
 
     def _restart(self) -> None:
@@ -328,7 +340,8 @@ class EngineFeeder:
                 feeding.complete()
         if is_last:
             self.reached = reached
-        elif present < 0 or len(rows) == FEED_BATCH:
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + PROGRESS_SECONDS
             logger.info("fed the search engine up to change %d of %d", reached, newest)
         return not is_last
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from cstp_grpc.core.decisions.model import Decision, DecisionContent, DecisionFi
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import search_engine, sql_pgvector
 from cstp_grpc.core.decisions.search.search_engine import EngineFeeder, Feeding, SearchEngine, require_revision
+from cstp_grpc.core.decisions.search.sql_pgvector import open_engine_database
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions import strategies
@@ -130,6 +133,48 @@ def test_an_engine_that_is_not_filled_yet_fails_and_finds_nothing_wrong(
         record(journal.kit, "queue")
     with pytest.raises(QueryFailed, match="being filled"):
         journal.find("queue")
+
+
+def test_decisions_that_are_gone_hide_no_others(journal: EngineKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_engine, "MIN_PROPOSALS", 3)
+    monkeypatch.setattr(search_engine, "PROPOSALS_PER_RESULT", 1)
+    nearer = [record(journal.kit, f"queue {number}") for number in range(10)]
+    record(journal.kit, "queue the cache beside the ledger")
+    journal.feeder.feed()
+    for decision in nearer:
+        journal.kit.journal.delete(decision.id, "alice", "req-2")
+
+    assert titles(journal.find("queue", limit=1)) == ["queue the cache beside the ledger"]
+
+
+def test_a_long_filling_is_logged_now_and_then(
+    journal: EngineKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(search_engine, "FEED_BATCH", 1)
+    for _ in range(5):
+        record(journal.kit, "queue")
+    with caplog.at_level(logging.INFO):
+        journal.feeder.feed()
+    assert sum("fed the search engine" in line for line in caplog.messages) == 1
+
+
+def test_a_search_that_an_engine_does_not_finish_fails(
+    journal: EngineKit,
+    engine_kind: str,
+    engine_url: str,
+    open_engine: OpenEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if engine_kind != "postgresql":
+        pytest.skip("requests to Chroma have a limit of their own")
+    record(journal.kit, "queue")
+    journal.feeder.feed()
+    monkeypatch.setattr(sql_pgvector, "SESSION", sql_pgvector.SESSION.replace("_timeout=5s", "_timeout=50ms"))
+    searched = EngineKit(journal.kit, open_engine)
+    with closing(open_engine_database(engine_url, 1)) as database, database.engine.begin() as connection:
+        connection.execute(sa.text(f"LOCK {sql_pgvector.COLLECTIONS.name}"))
+        with pytest.raises(QueryFailed, match="does not answer"):
+            searched.find("queue")
 
 
 def test_several_journals_share_an_engine(
