@@ -9,14 +9,7 @@ from a2a.utils import errors as a2a_errors
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from bridge.call_errors import (
-    UNEXPECTED_FAILURE,
-    error_codes,
-    failure_details,
-    status_json,
-    to_any_json,
-    violation_text,
-)
+from bridge import call_errors
 from bridge.call_observation import BODY_REASONS, CallFailure, describe_failure, is_from_server
 from cstp_grpc.contract.errors import REQUEST_ID, CstpError, FieldViolation
 from cstp_grpc.contract.json_codec import json_path
@@ -46,7 +39,7 @@ def invalid_params(message: str, *violations: FieldViolation) -> a2a_errors.Inva
 
 def violations_error(found: Sequence[FieldViolation]) -> a2a_errors.InvalidParamsError:
     """Return the error for invalid fields, whose message names them all."""
-    return invalid_params(violation_text(found), *found)
+    return invalid_params(call_errors.violation_text(found), *found)
 
 
 def with_json_names(error: a2a_errors.InvalidParamsError, kind: type[Message]) -> a2a_errors.InvalidParamsError:
@@ -61,15 +54,15 @@ def read_violations(error: a2a_errors.A2AError) -> list[FieldViolation]:
 
 def unexpected_error() -> a2a_errors.A2AError:
     """Return the error for an unexpected exception, whose cause is logged only."""
-    return a2a_errors.InternalError(UNEXPECTED_FAILURE)
+    return a2a_errors.InternalError(call_errors.UNEXPECTED_FAILURE)
 
 
 def jsonrpc_error(error: a2a_errors.A2AError, request_id: str, *, v0_3: bool) -> dict[str, Any]:
     """Return the `error` member of a JSON-RPC response, for a caller of A2A 1.0 or 0.3."""
-    details = [to_any_json(detail) for detail in error_details(error, request_id)]
+    details = [call_errors.to_any_json(detail) for detail in error_details(error, request_id)]
     known = a2a_errors.JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[INTERNAL].a2a_code)
     return {
-        "code": error_codes(error.failure).a2a_code if isinstance(error, UpstreamError) else known,
+        "code": call_errors.error_codes(error.failure).a2a_code if isinstance(error, UpstreamError) else known,
         "message": error.message,
         # Clients of 0.3, such as a2a-go, decode an object only; 1.0 requires an array.
         "data": {"details": details} if v0_3 else details,
@@ -85,7 +78,7 @@ def rest_error(error: a2a_errors.A2AError, request_id: str) -> tuple[int, dict[s
     """Return the HTTP status and the body of an HTTP+JSON response, a google.rpc.Status."""
     mapping = error_mapping(error)
     details = error_details(error, request_id)
-    return mapping.http_code, status_json(mapping.http_code, mapping.grpc_status, error.message, details)
+    return mapping.http_code, call_errors.status_json(mapping.http_code, mapping.grpc_status, error.message, details)
 
 
 def grpc_error(error: a2a_errors.A2AError, request_id: str) -> status_pb2.Status:
@@ -97,7 +90,7 @@ def grpc_error(error: a2a_errors.A2AError, request_id: str) -> status_pb2.Status
 def error_mapping(error: a2a_errors.A2AError) -> a2a_errors.ErrorMapping:
     if not isinstance(error, UpstreamError):
         return MAPPINGS.get(type(error), INTERNAL_MAPPING)
-    codes = error_codes(error.failure)
+    codes = call_errors.error_codes(error.failure)
     return a2a_errors.ErrorMapping(codes.a2a_http_status, codes.grpc_code, error.failure.reason)
 
 
@@ -113,7 +106,7 @@ def describe_error(error: a2a_errors.A2AError, http_status: int | None = None) -
 def error_details(error: a2a_errors.A2AError, request_id: str) -> list[Message]:
     """Return the details of an error: ErrorInfo, then invalid fields, blocking guardrails and the retry delay."""
     if isinstance(error, UpstreamError):
-        return failure_details(error.failure, request_id)
+        return call_errors.failure_details(error.failure, request_id)
     return make_error_details(
         error_mapping(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=read_violations(error)
     )

@@ -32,15 +32,8 @@ from cstp_grpc.common.lazy_dataclass import dataclass
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import RulePreset
 from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after
-from cstp_grpc.platform.config import ConfigError, ServeSettings, Settings, count_workers
+from cstp_grpc.platform.config import ConfigError, ServeSettings, Settings, count_workers, exposure
 from cstp_grpc.platform.config.environment import APPROVER_TOKEN_FILE, command_path
-from cstp_grpc.platform.config.exposure import (
-    BRIDGE_LISTENERS,
-    CONSOLE_LISTENERS,
-    SERVER_LISTENERS,
-    allow_plain_listeners,
-    check_listeners,
-)
 from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
@@ -101,7 +94,7 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
     if workers is not None:
         settings = with_workers(settings, workers)
     if insecure:
-        settings = allow_plain_listeners(settings)
+        settings = exposure.allow_plain_listeners(settings)
     # Before anything is started: a signal during the start waits in the queue, so that what was started is stopped in
     # order.
     with receive_signals() as events, startup_errors_as_failures():
@@ -111,8 +104,8 @@ def serve_command(dev: bool, examples: str, bridge: bool, workers: str | None, i
         if not settings.auth.lets_anyone_in:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         access = console_access(settings, token) if dev and settings.console.enabled else None
-        optional = [*(BRIDGE_LISTENERS if bridge else ()), *(CONSOLE_LISTENERS if access else ())]
-        check_listeners(settings, [*SERVER_LISTENERS, *optional])
+        optional = [*(exposure.BRIDGE_LISTENERS if bridge else ()), *(exposure.CONSOLE_LISTENERS if access else ())]
+        exposure.check_listeners(settings, [*exposure.SERVER_LISTENERS, *optional])
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)

@@ -13,15 +13,7 @@ from cstp_grpc.cli.peers import PeerHealth, probe_peers
 from cstp_grpc.cli.settings_check import check_settings, find_warnings
 from cstp_grpc.contract.errors import ConfigError
 from cstp_grpc.platform.config import Settings
-from cstp_grpc.server.maintenance.diagnosis import (
-    check_database,
-    check_disk,
-    check_embedding,
-    check_issuers,
-    check_redis_access,
-    check_search,
-    run_check,
-)
+from cstp_grpc.server.maintenance import diagnosis
 from cstp_grpc.server.status.machine_checks import Diagnosis, DiagnosisStatus, check_certificates
 
 
@@ -36,14 +28,14 @@ def examine_server(load_settings: Callable[[], Settings], seconds: float, *, tho
     now = datetime.now(UTC)
     return [
         *check_configuration(settings),
-        *run_check("disk", partial(check_disk, settings.data_dir)),
-        *run_check("database", partial(check_database, settings, now, thorough=thorough)),
-        *run_check("certificates", partial(check_certificates, settings, now)),
-        *run_check("embedding", partial(check_embedding, settings)),
-        *run_check("issuers", partial(check_issuers, settings)),
-        *run_check("search", partial(check_search, settings)),
-        *run_check("redis", partial(check_redis_access, settings)),
-        *run_check("peers", partial(check_peers, settings, seconds)),
+        *diagnosis.run_check("disk", partial(diagnosis.check_disk, settings.data_dir)),
+        *diagnosis.run_check("database", partial(diagnosis.check_database, settings, now, thorough=thorough)),
+        *diagnosis.run_check("certificates", partial(check_certificates, settings, now)),
+        *diagnosis.run_check("embedding", partial(diagnosis.check_embedding, settings)),
+        *diagnosis.run_check("issuers", partial(diagnosis.check_issuers, settings)),
+        *diagnosis.run_check("search", partial(diagnosis.check_search, settings)),
+        *diagnosis.run_check("redis", partial(diagnosis.check_redis_access, settings)),
+        *diagnosis.run_check("peers", partial(check_peers, settings, seconds)),
     ]
 
 

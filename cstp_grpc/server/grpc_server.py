@@ -20,13 +20,7 @@ from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.platform.certificates import ServerCertificate
 from cstp_grpc.platform.config import GrpcSettings, RateLimitSettings, Settings, join_host_port
 from cstp_grpc.platform.grpc_listener import connection_options
-from cstp_grpc.server.call_handlers import (
-    CallHandlers,
-    CallObserver,
-    CallPolicy,
-    RegisteredHandlers,
-    ServicerRegistration,
-)
+from cstp_grpc.server import call_handlers
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import CallPools, EventLoopThread
 from cstp_grpc.server.identity.authentication import Authenticator, Credentials
@@ -71,8 +65,8 @@ class GrpcServer:
     def __init__(
         self,
         settings: GrpcSettings,
-        policy: CallPolicy,
-        servicers: Iterable[ServicerRegistration],
+        policy: call_handlers.CallPolicy,
+        servicers: Iterable[call_handlers.ServicerRegistration],
         details: Mapping[str, Callable[[], bool]],
         pools: CallPools,
         certificate: ServerCertificate | None = None,
@@ -89,7 +83,7 @@ class GrpcServer:
         self._services = sorted({method.service for method in policy.methods.values()})
         self._health = HealthService(details)
         self._handlers = [
-            CallHandlers(servicers, policy, pools, self._streams),
+            call_handlers.CallHandlers(servicers, policy, pools, self._streams),
             OpenHandlers(self._open_services(), settings.message_seconds, self._open_streams),
         ]
         self._loop: EventLoopThread | None = None
@@ -149,11 +143,11 @@ class GrpcServer:
             ),
         ]
 
-    def _open_services(self) -> RegisteredHandlers:
+    def _open_services(self) -> call_handlers.RegisteredHandlers:
         reflected = reflection.aio.ReflectionServicer(
             [*self._services, health.SERVICE_NAME, *SERVICE_NAMES], SymbolPool()
         )
-        registered = RegisteredHandlers([(health_pb2_grpc.add_HealthServicer_to_server, self._health)])
+        registered = call_handlers.RegisteredHandlers([(health_pb2_grpc.add_HealthServicer_to_server, self._health)])
         registered.add_generic_rpc_handlers(build_reflection_handlers(reflected))
         return registered
 
@@ -219,8 +213,8 @@ def build_call_policy(
     refusals: RefusalCounter,
     deployment: Deployment = SINGLE_PROCESS,
     credentials: Credentials | None = None,
-    observers: Sequence[CallObserver] = (),
-) -> CallPolicy:
+    observers: Sequence[call_handlers.CallObserver] = (),
+) -> call_handlers.CallPolicy:
     """Build the policy of all calls, of callers with tokens of the settings or other credentials. Raises ConfigError.
 
     Refused calls are counted in `refusals`.
@@ -231,7 +225,7 @@ def build_call_policy(
     if shared is not None:
         shared.verify_access()
     shedder = LoadShedder(settings.grpc.shed_from_calls) if settings.grpc.shed_from_calls else None
-    return CallPolicy(
+    return call_handlers.CallPolicy(
         methods,
         admission_steps(settings, methods, credentials, None if shared else limiter),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls, shedder),

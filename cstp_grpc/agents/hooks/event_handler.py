@@ -8,13 +8,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cstp_grpc.agents.hooks import hook_texts
-from cstp_grpc.agents.hooks.long_calls import (
-    MAX_CALL_CHARACTERS,
-    MAX_COMMAND_CHARACTERS,
-    MAX_DESCRIPTION_CHARACTERS,
-    split_description,
-)
+from cstp_grpc.agents.hooks import hook_texts, long_calls
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.agents.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
 from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
@@ -140,7 +134,7 @@ def answer_prompt(event: HookEvent, calls: ServerCalls) -> HookAnswer:
     if not event.prompt.strip():
         return HookAnswer()
     # Cut, since it is only a search query.
-    query = {"query": event.prompt.strip()[:MAX_DESCRIPTION_CHARACTERS], "limit": SIMILAR_DECISIONS}
+    query = {"query": event.prompt.strip()[: long_calls.MAX_DESCRIPTION_CHARACTERS], "limit": SIMILAR_DECISIONS}
     return HookAnswer(context=hook_texts.describe_precedents(calls.call("cstp.queryDecisions", query)["decisions"]))
 
 
@@ -149,14 +143,14 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     question = settings.rules.question_about(event.tool, event.arguments, event.folder)
     if question.ask == NOTHING:
         return HookAnswer()
-    if len(question.invocation.get("command", "")) > MAX_COMMAND_CHARACTERS:
-        why = f"the command has more than {MAX_COMMAND_CHARACTERS} characters; put its data into a file"
+    if len(question.invocation.get("command", "")) > long_calls.MAX_COMMAND_CHARACTERS:
+        why = f"the command has more than {long_calls.MAX_COMMAND_CHARACTERS} characters; put its data into a file"
         return answer_failure(event.moment, why, FailurePolicy.DENY)
     if "command" in question.invocation:
         # Cut: guardrails read the command itself.
-        question = question._replace(description=question.description[:MAX_DESCRIPTION_CHARACTERS])
+        question = question._replace(description=question.description[: long_calls.MAX_DESCRIPTION_CHARACTERS])
     # Not cut: guardrails cannot forbid text that they do not read.
-    if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
+    if len(question.description) > long_calls.MAX_DESCRIPTION_CHARACTERS:
         return judge_in_parts(event, question, calls, settings)
     if question.ask == ANNOUNCE:
         return judge_announcement(event, question, calls, settings)
@@ -195,10 +189,10 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     Each part may be denied. If no part is, the call has not been checked as a whole: that is a failure.
     """
     length = len(question.description)
-    if length > MAX_CALL_CHARACTERS:
-        why = f"the call has {length} characters, more than {MAX_CALL_CHARACTERS}; put its data into a file"
+    if length > long_calls.MAX_CALL_CHARACTERS:
+        why = f"the call has {length} characters, more than {long_calls.MAX_CALL_CHARACTERS}; put its data into a file"
         return answer_failure(event.moment, why, FailurePolicy.DENY)
-    parts = [question._replace(description=part) for part in split_description(question.description)]
+    parts = [question._replace(description=part) for part in long_calls.split_description(question.description)]
     actions = [check_params(event, part, settings)["action"] for part in parts]
     results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
     if len(results) != len(actions):
@@ -207,7 +201,7 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
     for decision in (HookDecision.DENY, HookDecision.ASK):
         if objecting := [answer for answer in answers if answer.decision is decision]:
             return objecting[0]
-    read = f"of which guardrails read {MAX_DESCRIPTION_CHARACTERS} at once"
+    read = f"of which guardrails read {long_calls.MAX_DESCRIPTION_CHARACTERS} at once"
     why = f"the call has {length} characters, {read}; no part is forbidden, but the call as a whole was not checked"
     return answer_failure(event.moment, why, settings.on_failure)
 

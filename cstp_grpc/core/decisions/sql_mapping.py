@@ -17,15 +17,8 @@ from cstp_grpc.common.lazy_dataclass import dataclass, replace
 from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.caller import OVERSEER
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.decision_terms import NO_TERMS, TERM_TYPE
-from cstp_grpc.core.decisions.model import (
-    SUMMARY_TAG,
-    Decision,
-    DecisionFilter,
-    Links,
-    Reason,
-    estimate_memory_bytes,
-)
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_tables import decision_tags, decision_terms, decision_vectors, decisions
 from cstp_grpc.core.decisions.store import IndexRow, JournalEntry, PassageVectors, Vectors
@@ -113,12 +106,12 @@ def decode_json_list(text: str) -> tuple[Any, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def decode_reasons(text: str) -> tuple[Reason, ...]:
-    return tuple([Reason(kind, strength=strength) for kind, strength in decode_json_list(text)])
+def decode_reasons(text: str) -> tuple[model.Reason, ...]:
+    return tuple([model.Reason(kind, strength=strength) for kind, strength in decode_json_list(text)])
 
 
 DECISION = RowMapper(
-    Decision,
+    model.Decision,
     decisions,
     codecs={
         "reasons": ColumnCodec(lambda reasons: [(reason.type, reason.strength) for reason in reasons], decode_reasons),
@@ -129,14 +122,16 @@ summary_from_row = DECISION.reader(SUMMARY)
 """Converts a row that begins with SUMMARY to a decision without private texts, source and links."""
 
 
-def listed_decision_from_row(row: AnyRow, links: Links, review_by: datetime | None, caller: str) -> Decision:
+def listed_decision_from_row(
+    row: AnyRow, links: model.Links, review_by: datetime | None, caller: str
+) -> model.Decision:
     """Convert a row of LISTED to a decision as an agent may see it in a listing."""
     item = replace(summary_from_row(row), links=links)
     # Both are private: where an agent imported it from, and when it looks again.
     return replace(item, source=row.source, review_by=review_by) if item.agent == caller else item
 
 
-def entry_from_row(row: AnyRow, links: Links, review_by: datetime | None) -> JournalEntry:
+def entry_from_row(row: AnyRow, links: model.Links, review_by: datetime | None) -> JournalEntry:
     """Convert a row of WHOLE to an entry."""
     shown = summary_from_row(row)
     reasons = [replace(reason, text=text) for reason, text in zip(shown.reasons, row.reason_texts, strict=True)]
@@ -201,7 +196,7 @@ def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:
         yield sequence[start : start + CHUNK]
 
 
-ListingKey = tuple[DecisionFilter | str, ...]
+ListingKey = tuple[model.DecisionFilter | str, ...]
 """The conditions of a listing, its caller, and "due" if it lists only decisions that are due for review."""
 
 CALLER: sa.BindParameter[str] = sa.bindparam("caller")
@@ -242,7 +237,7 @@ def readable_condition(sharing: ReadPolicy, caller: str, rows: FilteredRows = JO
     return sa.or_(own, sa.and_(*covered))
 
 
-def filter_conditions(filters: DecisionFilter, rows: FilteredRows = JOURNAL_ROWS) -> list[sa.ColumnElement[bool]]:
+def filter_conditions(filters: model.DecisionFilter, rows: FilteredRows = JOURNAL_ROWS) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter; empty for a filter that does not restrict."""
     # Texts are compared as they would have been stored, or some that are stored would never be found.
     column = rows.columns
@@ -271,14 +266,14 @@ def filter_conditions(filters: DecisionFilter, rows: FilteredRows = JOURNAL_ROWS
     ):
         if words:
             found.append(field.in_(words))
-    if SUMMARY_TAG in filters.tags and rows is JOURNAL_ROWS:
+    if model.SUMMARY_TAG in filters.tags and rows is JOURNAL_ROWS:
         # Few decisions have it. By the condition below alone, SQLite would look for the tags of all, latest first.
-        tagged = sa.select(decision_tags.c.decision_id).where(decision_tags.c.tag == SUMMARY_TAG)
+        tagged = sa.select(decision_tags.c.decision_id).where(decision_tags.c.tag == model.SUMMARY_TAG)
         found.append(decisions.c.id.in_(tagged))
     return [*found, *(rows.tagged([replace_unstorable(tag)]) for tag in filters.tags)]
 
 
-def listing_page_token(last: Decision, listing: ListingKey) -> str:
+def listing_page_token(last: model.Decision, listing: ListingKey) -> str:
     return pagination.encode_page_token(listing, [pagination.to_microseconds(last.date), last.id])
 
 
@@ -310,7 +305,7 @@ REVISIONS: SelectedColumns = (sa.func.count(), sa.func.sum(decisions.c.revision)
 class CachedSummary:
     """A decision as it was in a revision, and the latest known state of the journal in which it still was so."""
 
-    decision: Decision
+    decision: model.Decision
     revision: int
     # Written by any thread without a lock: an older state in place of a later one only makes it be checked again.
     state: int | None
@@ -330,13 +325,13 @@ class CachedSummaryReader:
         # Guards the cache, which reorders its entries even when it is read. Not held while the database is asked.
         self._lock = threading.Lock()
         self._cached: LRUCache[str, CachedSummary] = LRUCache(
-            CACHE_BYTES, getsizeof=lambda known: estimate_memory_bytes(known.decision)
+            CACHE_BYTES, getsizeof=lambda known: model.estimate_memory_bytes(known.decision)
         )
         self._statement = cache(
             lambda columns, count: CompiledStatement(summary_query(columns, count), database.dialect)
         )
 
-    def read(self, ids: Sequence[str]) -> list[Decision]:
+    def read(self, ids: Sequence[str]) -> list[model.Decision]:
         """Return the decisions that exist, without checking who may read them. Raises QueryFailed."""
         # Before the database is asked, which may be ahead of it.
         state = None if self._read_state is None else self._read_state()
@@ -354,7 +349,7 @@ class CachedSummaryReader:
 
     def _read_chunk(
         self, driver: DriverConnection, ids: Sequence[str], cached: Mapping[str, CachedSummary], state: int | None
-    ) -> list[Decision]:
+    ) -> list[model.Decision]:
         known = {key: cached[key] for key in ids if key in cached}
         # One stale decision makes all be read again, which is simpler and seldom: most decisions never change.
         if self._are_current(driver, known):

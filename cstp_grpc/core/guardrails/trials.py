@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from cstp_grpc.common.lazy_dataclass import dataclass, field
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter
-from cstp_grpc.core.guardrails import model
+from cstp_grpc.core.guardrails import model, rulebook_tests
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.explanation import GuardrailExplainer, GuardrailExplanation
 from cstp_grpc.core.guardrails.local_rulebook import complete_action
@@ -19,12 +19,6 @@ from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.replay import MAX_EXAMPLES, ReplaySummary, RulebookReplay, read_recorded_action
 from cstp_grpc.core.guardrails.rulebook import RulebookError, RulebookLoader, add_packaged_rulebooks
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
-from cstp_grpc.core.guardrails.rulebook_tests import (
-    RulebookTestResult,
-    RuleCoverage,
-    measure_coverage,
-    run_rulebook_tests,
-)
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 
 ROOT: Final = Path()
@@ -65,8 +59,8 @@ class TrialReport:
     problems: Sequence[RulebookProblem] = ()
     rule_set: model.RuleSet = field(default_factory=lambda: model.RuleSet(()))
     actions: Sequence[TriedAction] = ()
-    tests: Sequence[RulebookTestResult] = ()
-    coverage: Sequence[RuleCoverage] = ()
+    tests: Sequence[rulebook_tests.RulebookTestResult] = ()
+    coverage: Sequence[rulebook_tests.RuleCoverage] = ()
     actions_fired: Counter[str] = field(default_factory=Counter)
     is_truncated: bool = False
 
@@ -103,14 +97,14 @@ def try_rulebooks(
     tried = list(try_actions(rule_set, actions, policy, is_over))
     named = {str(ROOT / (each.name or DEFAULT_NAME)) for each in sent}
     own = model.RuleSet(tuple(each for each in rule_set.rulebooks if each.file in named))
-    tests = run_rulebook_tests(own, is_over)
+    tests = rulebook_tests.run_rulebook_tests(own, is_over)
     fired: Counter[str] = Counter()
     for each in tried:
         verdict = each.verdict
         fired.update({one.guardrail_id for one in (*verdict.violations, *verdict.warnings, *verdict.dryrun)})
     is_whole = len(tests) == sum(len(each.tests) for each in own.rulebooks) and len(tried) == len(actions)
     is_whole = is_whole and not is_over()
-    coverage = measure_coverage(rule_set, tests)
+    coverage = rulebook_tests.measure_coverage(rule_set, tests)
     return TrialReport((), rule_set, tried, tests, coverage, fired, is_truncated=not is_whole)
 
 

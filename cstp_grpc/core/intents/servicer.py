@@ -22,21 +22,10 @@ from cstp_grpc.core.decisions.servicer import DecisionQueries
 from cstp_grpc.core.decisions.store import JournalWrite
 from cstp_grpc.core.guardrails.messages import GUARDRAIL_STATUS, claimed_agent_name
 from cstp_grpc.core.guardrails.servicer import GuardrailChecks
+from cstp_grpc.core.intents import messages
 from cstp_grpc.core.intents.announcer import Announcer
 from cstp_grpc.core.intents.closing import IntentCloser
 from cstp_grpc.core.intents.intent_feed import IntentFeed
-from cstp_grpc.core.intents.messages import (
-    ANNOUNCEMENT,
-    CLOSING,
-    CLOSING_REQUEST,
-    CODE_CONTEXT,
-    INTENT_FILTER,
-    INTENT_RECORD,
-    RELATED_INTENT,
-    SUGGESTION,
-    WATCH_FILTER,
-    WATCHED_INTENT,
-)
 from cstp_grpc.core.intents.model import PRIVATE_INTENTS, Announcement, DecisionRecording, IntentSharing
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, intents_pb2, intents_pb2_grpc
@@ -88,11 +77,11 @@ class Announcements:
                 GUARDRAIL_STATUS.encode(feedback.verdict, check_id=caller.request_id) if feedback.verdict else None
             ),
             suggestions=[suggestion.text for suggestion in feedback.suggestions],
-            suggestion_details=map(SUGGESTION.encode, feedback.suggestions),
+            suggestion_details=map(messages.SUGGESTION.encode, feedback.suggestions),
             responding_agent=self._name,
-            code_context=CODE_CONTEXT.encode(feedback.code) if feedback.code else None,
+            code_context=messages.CODE_CONTEXT.encode(feedback.code) if feedback.code else None,
             revision=feedback.revision,
-            related_intents=map(RELATED_INTENT.encode, feedback.related),
+            related_intents=map(messages.RELATED_INTENT.encode, feedback.related),
         )
         return response, feedback.written
 
@@ -142,14 +131,14 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
             self._feed.watch,
             caller.agent,
             reader,
-            WATCH_FILTER.decode(request),
+            messages.WATCH_FILTER.decode(request),
             proto_values.optional_field(request, "project"),
             proto_values.optional_field(request, "after"),
         )
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
         return (
             intents_pb2.WatchIntentsResponse(
-                intent=None if item.intent is None else WATCHED_INTENT.encode(item.intent),
+                intent=None if item.intent is None else messages.WATCHED_INTENT.encode(item.intent),
                 resume_token=self._feed.token_of(item),
             )
             async for item in watch
@@ -159,17 +148,17 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
         self, request: intents_pb2.CloseIntentRequest, context: grpc.ServicerContext
     ) -> intents_pb2.CloseIntentResponse:
         caller = current_caller.get()
-        closed = await self._closer.close(CLOSING_REQUEST.decode(request), caller.agent, caller.request_id)
+        closed = await self._closer.close(messages.CLOSING_REQUEST.decode(request), caller.agent, caller.request_id)
         return intents_pb2.CloseIntentResponse(
             correlation_id=closed.correlation_id,
             revision=closed.revision,
-            closing=CLOSING.encode(closed.closing) if closed.closing else None,
+            closing=messages.CLOSING.encode(closed.closing) if closed.closing else None,
         )
 
 
 def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibility) -> Announcement:
     """Parse an announcement, adding a new correlation id and the default visibility if they are missing."""
-    return ANNOUNCEMENT.decode(
+    return messages.ANNOUNCEMENT.decode(
         message,
         correlation_id=message.correlation_id or str(uuid.uuid4()),
         claimed_id=claimed_agent_name(message),
@@ -181,5 +170,7 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibil
 
 def list_intents(store: SqlIntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:
     """List announced intents, for AuditService."""
-    page = store.page(INTENT_FILTER.decode(request), PageRequest(request.page_size, request.page_token))
-    return audit_pb2.ListIntentsResponse(intents=map(INTENT_RECORD.encode, page.items), next_page_token=page.next_token)
+    page = store.page(messages.INTENT_FILTER.decode(request), PageRequest(request.page_size, request.page_token))
+    return audit_pb2.ListIntentsResponse(
+        intents=map(messages.INTENT_RECORD.encode, page.items), next_page_token=page.next_token
+    )

@@ -16,13 +16,7 @@ from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput
 from cstp_grpc.core.intents.related_intents import RelatedIntent
-from cstp_grpc.modules.session_context.model import (
-    ConfidenceMeaning,
-    GoverningNote,
-    OmittedPart,
-    SessionContext,
-    SessionContextPart,
-)
+from cstp_grpc.modules.session_context import model
 
 MAX_NOTE_CHARACTERS: Final = 800
 """Maximum length of a section of a node, 200 tokens; resolving the context of the path gives all of it."""
@@ -33,49 +27,49 @@ quote_label: Final = partial(quote_name, limit=60)
 MAX_MISSING: Final = 3
 """Maximum number of lines on unreadable parts, for the same reason."""
 
-HEADINGS: Final[Mapping[SessionContextPart, str]] = {
-    SessionContextPart.REVIEWS_DUE: "Your decisions whose outcome is to be reviewed",
-    SessionContextPart.FAILURES: "Your decisions that failed",
-    SessionContextPart.RELATED_INTENTS: "Intents of other agents",
-    SessionContextPart.GUARDRAILS: "Rules in force",
-    SessionContextPart.LESSONS: "Lessons by category",
-    SessionContextPart.SUMMARIES: "Summaries of old decisions",
-    SessionContextPart.CODE: "Notes and rules for the code",
-    SessionContextPart.CALIBRATION: "Your confidence record",
-    SessionContextPart.INPUTS: "Facts that rules read",
-    SessionContextPart.RECENT: "Your recent decisions",
+HEADINGS: Final[Mapping[model.SessionContextPart, str]] = {
+    model.SessionContextPart.REVIEWS_DUE: "Your decisions whose outcome is to be reviewed",
+    model.SessionContextPart.FAILURES: "Your decisions that failed",
+    model.SessionContextPart.RELATED_INTENTS: "Intents of other agents",
+    model.SessionContextPart.GUARDRAILS: "Rules in force",
+    model.SessionContextPart.LESSONS: "Lessons by category",
+    model.SessionContextPart.SUMMARIES: "Summaries of old decisions",
+    model.SessionContextPart.CODE: "Notes and rules for the code",
+    model.SessionContextPart.CALIBRATION: "Your confidence record",
+    model.SessionContextPart.INPUTS: "Facts that rules read",
+    model.SessionContextPart.RECENT: "Your recent decisions",
 }
 NOTED_PARTS: Final = frozenset(
     {
-        SessionContextPart.FAILURES,
-        SessionContextPart.RELATED_INTENTS,
-        SessionContextPart.LESSONS,
-        SessionContextPart.SUMMARIES,
-        SessionContextPart.RECENT,
+        model.SessionContextPart.FAILURES,
+        model.SessionContextPart.RELATED_INTENTS,
+        model.SessionContextPart.LESSONS,
+        model.SessionContextPart.SUMMARIES,
+        model.SessionContextPart.RECENT,
     }
 )
 """The parts with texts of other agents: the lesson of a decision may be that of another reviewer."""
-PART_WORDS: Final[Mapping[SessionContextPart, str]] = {
-    SessionContextPart.REVIEWS_DUE: "due reviews",
-    SessionContextPart.RELATED_INTENTS: "intents",
-    SessionContextPart.GUARDRAILS: "rules",
-    SessionContextPart.CODE: "notes on code",
-    SessionContextPart.INPUTS: "facts",
-    SessionContextPart.RECENT: "recent decisions",
+PART_WORDS: Final[Mapping[model.SessionContextPart, str]] = {
+    model.SessionContextPart.REVIEWS_DUE: "due reviews",
+    model.SessionContextPart.RELATED_INTENTS: "intents",
+    model.SessionContextPart.GUARDRAILS: "rules",
+    model.SessionContextPart.CODE: "notes on code",
+    model.SessionContextPart.INPUTS: "facts",
+    model.SessionContextPart.RECENT: "recent decisions",
 }
 """Names of parts in the line on omissions, for parts whose values are not plain words."""
 
-PartTexts = Mapping[SessionContextPart, Sequence[str]]
+PartTexts = Mapping[model.SessionContextPart, Sequence[str]]
 
 
-def render_parts(context: SessionContext) -> PartTexts:
-    return {part: [RENDERERS[part](item) for item in context.items_of(part)] for part in SessionContextPart}
+def render_parts(context: model.SessionContext) -> PartTexts:
+    return {part: [RENDERERS[part](item) for item in context.items_of(part)] for part in model.SessionContextPart}
 
 
-def render_page(context: SessionContext, parts: PartTexts, counts: Mapping[SessionContextPart, int]) -> str:
+def render_page(context: model.SessionContext, parts: PartTexts, counts: Mapping[model.SessionContextPart, int]) -> str:
     """Return the page with the first items of each part, and a line on omitted items."""
     blocks = [f"# Session context of {quote_label(context.agent)}, {format_date(context.read_at)}"]
-    for part in SessionContextPart:
+    for part in model.SessionContextPart:
         if kept := parts[part][: counts[part]]:
             note = [OTHERS_NOTE] if part in NOTED_PARTS else []
             blocks.append("\n".join([f"## {HEADINGS[part]}", *note, *kept]))
@@ -93,12 +87,12 @@ def describe_missing(missing: Sequence[str]) -> Iterator[str]:
         yield f"Could not be read: {'; '.join([*shown, *more])}."
 
 
-def describe_omissions(left_out: Sequence[OmittedPart]) -> Iterator[str]:
+def describe_omissions(left_out: Sequence[model.OmittedPart]) -> Iterator[str]:
     if left_out:
         yield f"Left out: {', '.join(map(describe_omission, left_out))}."
 
 
-def describe_omission(omitted: OmittedPart) -> str:
+def describe_omission(omitted: model.OmittedPart) -> str:
     word = PART_WORDS.get(omitted.part, omitted.part.value)
     if not omitted.count:
         return f"further {word}"
@@ -159,7 +153,7 @@ def describe_input(item: ListedInput) -> str:
     return f"- `{quote_label(declared.name)}` ({declared.type}{required}){about}{values}"
 
 
-def describe_confidence(item: ConfidenceMeaning) -> str:
+def describe_confidence(item: model.ConfidenceMeaning) -> str:
     """Return one line about the confidences in a tenth of the range."""
     kind = "" if item.category is None else f" of the category {quote_label(item.category)}"
     misleading = ": misleading" if item.is_misleading else ""
@@ -179,23 +173,23 @@ def describe_intent(item: RelatedIntent) -> str:
     return f"- {quote_text(intent.intent or '')} ({who}, {state}{blocked}{paths})"
 
 
-def render_note(item: GoverningNote) -> str:
+def render_note(item: model.GoverningNote) -> str:
     """Return a section of a node, below a heading with its place."""
     place = f"{item.note.file}:{item.note.line}"
     return f"### {item.section} ({quote_name(place)})\n\n{cut_note(item.note.text)}\n"
 
 
-RENDERERS: Final[Mapping[SessionContextPart, Callable[[Any], str]]] = {
-    SessionContextPart.REVIEWS_DUE: describe_due_review,
-    SessionContextPart.FAILURES: describe_decided,
-    SessionContextPart.RELATED_INTENTS: describe_intent,
-    SessionContextPart.GUARDRAILS: describe_guardrail,
-    SessionContextPart.LESSONS: describe_lesson,
-    SessionContextPart.SUMMARIES: describe_summary,
-    SessionContextPart.CODE: render_note,
-    SessionContextPart.CALIBRATION: describe_confidence,
-    SessionContextPart.INPUTS: describe_input,
-    SessionContextPart.RECENT: describe_decided,
+RENDERERS: Final[Mapping[model.SessionContextPart, Callable[[Any], str]]] = {
+    model.SessionContextPart.REVIEWS_DUE: describe_due_review,
+    model.SessionContextPart.FAILURES: describe_decided,
+    model.SessionContextPart.RELATED_INTENTS: describe_intent,
+    model.SessionContextPart.GUARDRAILS: describe_guardrail,
+    model.SessionContextPart.LESSONS: describe_lesson,
+    model.SessionContextPart.SUMMARIES: describe_summary,
+    model.SessionContextPart.CODE: render_note,
+    model.SessionContextPart.CALIBRATION: describe_confidence,
+    model.SessionContextPart.INPUTS: describe_input,
+    model.SessionContextPart.RECENT: describe_decided,
 }
 
 

@@ -21,14 +21,7 @@ from cstp_grpc.core.intents.model import CodeContext, CodeContextReader
 from cstp_grpc.core.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
 from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.modules.calibration.scores import bucket_bounds
-from cstp_grpc.modules.session_context.model import (
-    ConfidenceMeaning,
-    FittedContext,
-    GoverningNote,
-    SessionContext,
-    SessionContextPart,
-    SessionContextRequest,
-)
+from cstp_grpc.modules.session_context import model
 from cstp_grpc.modules.session_context.token_budget import fit_to_budget
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.pagination import PageRequest
@@ -44,12 +37,12 @@ MAX_SUMMARIES: Final = 10
 MAX_SUMMARIES_READ: Final = 100
 """Summaries whose decisions are not listed themselves, the latest."""
 MAX_LESSONS_OF_CATEGORY: Final = 5
-MAX_ITEMS: Final[Mapping[SessionContextPart, int]] = {
-    SessionContextPart.GUARDRAILS: 50,
-    SessionContextPart.INPUTS: 50,
-    SessionContextPart.CALIBRATION: 20,
-    SessionContextPart.RELATED_INTENTS: 10,
-    SessionContextPart.CODE: 40,
+MAX_ITEMS: Final[Mapping[model.SessionContextPart, int]] = {
+    model.SessionContextPart.GUARDRAILS: 50,
+    model.SessionContextPart.INPUTS: 50,
+    model.SessionContextPart.CALIBRATION: 20,
+    model.SessionContextPart.RELATED_INTENTS: 10,
+    model.SessionContextPart.CODE: 40,
 }
 """Maximum number of items of the other parts. Chosen: more than a model reads before it starts."""
 
@@ -82,7 +75,7 @@ class SessionContextReader:
         self._sink = sink
         self._clock = clock
 
-    def read(self, request: SessionContextRequest, caller: Caller) -> FittedContext:
+    def read(self, request: model.SessionContextRequest, caller: Caller) -> model.FittedContext:
         """Return the context of a caller, cut to its budget.
 
         Raises QueryFailed, Unavailable if the reading cannot be recorded, NotFound for an unknown project and
@@ -93,15 +86,15 @@ class SessionContextReader:
         code = self._read_code(request, caller, now)
         found = FoundDecisions.read(self._sources.decisions, caller.reader, request.project)
         rules = self._sources.rules.current.listing.guardrails_for(caller.agent, request.project, now)
-        others: dict[SessionContextPart, Sequence[Any]] = {
-            SessionContextPart.GUARDRAILS: sorted(rules, key=rule_rank),
-            SessionContextPart.INPUTS: self._find_inputs(rules),
-            SessionContextPart.CALIBRATION: self._read_meanings(caller.reader),
-            SessionContextPart.RELATED_INTENTS: self._find_intents(request, caller),
-            SessionContextPart.CODE: order_notes(code) if code else [],
+        others: dict[model.SessionContextPart, Sequence[Any]] = {
+            model.SessionContextPart.GUARDRAILS: sorted(rules, key=rule_rank),
+            model.SessionContextPart.INPUTS: self._find_inputs(rules),
+            model.SessionContextPart.CALIBRATION: self._read_meanings(caller.reader),
+            model.SessionContextPart.RELATED_INTENTS: self._find_intents(request, caller),
+            model.SessionContextPart.CODE: order_notes(code) if code else [],
         }
         kept = {part.value: tuple(items[: MAX_ITEMS[part]]) for part, items in others.items()}
-        context = SessionContext(
+        context = model.SessionContext(
             agent=caller.agent,
             read_at=now,
             reviews_due=found.due,
@@ -115,13 +108,13 @@ class SessionContextReader:
         )
         return fit_to_budget(context, request.max_tokens)
 
-    def _describe_missing(self, request: SessionContextRequest, code: CodeContext | None) -> tuple[str, ...]:
+    def _describe_missing(self, request: model.SessionContextRequest, code: CodeContext | None) -> tuple[str, ...]:
         """Return the parts that could not be read, and requested parts of a module that is disabled."""
         if self._sources.code is None and (request.paths or request.project is not None):
             return (NO_PROJECTS,)
         return code.missing if code else ()
 
-    def _read_code(self, request: SessionContextRequest, caller: Caller, now: datetime) -> CodeContext | None:
+    def _read_code(self, request: model.SessionContextRequest, caller: Caller, now: datetime) -> CodeContext | None:
         """Return the code context of the paths, or of the root of a project named alone; None if neither is named."""
         reader = self._sources.code
         paths = request.paths or ((ROOT,) if request.project is not None else ())
@@ -156,17 +149,19 @@ class SessionContextReader:
         found = (each for each in self._sources.rules.current.listing.inputs if each.declared.name in names)
         return sorted(found, key=lambda each: (not each.declared.is_required, -len(each.guardrail_ids)))
 
-    def _read_meanings(self, agent: str) -> list[ConfidenceMeaning]:
+    def _read_meanings(self, agent: str) -> list[model.ConfidenceMeaning]:
         """Return the meaning of an agent's confidences: misleading ones first, then by number of decisions."""
         records = self._sources.records
         record = records.current_record(agent) or records.read_record(agent)
         meanings = [
-            ConfidenceMeaning(category, bucket_bounds(number)[0], item.count, item.success_rate, item.is_misleading)
+            model.ConfidenceMeaning(
+                category, bucket_bounds(number)[0], item.count, item.success_rate, item.is_misleading
+            )
             for (category, number), item in record.buckets.items()
         ]
         return sorted(meanings, key=lambda item: (not item.is_misleading, -item.count, item.category or "", item.lower))
 
-    def _find_intents(self, request: SessionContextRequest, caller: Caller) -> list[RelatedIntent]:
+    def _find_intents(self, request: model.SessionContextRequest, caller: Caller) -> list[RelatedIntent]:
         """Return the intents of others that resemble the task, or recent ones without a task."""
         sources = self._sources
         if request.task is None:
@@ -184,7 +179,7 @@ class FoundDecisions:
     lessons: tuple[Decision, ...]
     recent: tuple[Decision, ...]
     summaries: tuple[Decision, ...]
-    unread: frozenset[SessionContextPart]
+    unread: frozenset[model.SessionContextPart]
 
     @classmethod
     def read(cls, decisions: JournalReader, reader: str, project: str | None) -> FoundDecisions:
@@ -215,11 +210,11 @@ class FoundDecisions:
         lessons, more_lessons = take(spread_over_categories(taught, list(categories)), MAX_LESSONS)
         recent, more_recent = take(order_by_project(latest.items, project), MAX_DECISIONS)
         unread = {
-            SessionContextPart.REVIEWS_DUE: more_due or bool(due.next_token),
-            SessionContextPart.FAILURES: more_failures or bool(failures.next_token),
-            SessionContextPart.LESSONS: more_lessons or bool(reviewed.next_token),
-            SessionContextPart.RECENT: more_recent or bool(latest.next_token),
-            SessionContextPart.SUMMARIES: more_summaries or bool(summaries.next_token),
+            model.SessionContextPart.REVIEWS_DUE: more_due or bool(due.next_token),
+            model.SessionContextPart.FAILURES: more_failures or bool(failures.next_token),
+            model.SessionContextPart.LESSONS: more_lessons or bool(reviewed.next_token),
+            model.SessionContextPart.RECENT: more_recent or bool(latest.next_token),
+            model.SessionContextPart.SUMMARIES: more_summaries or bool(summaries.next_token),
         }
         parts = frozenset(part for part, has_more in unread.items() if has_more)
         return cls(taken_due, taken_failures, lessons, recent, taken_summaries, parts)
@@ -261,7 +256,7 @@ def rule_rank(item: ListedGuardrail) -> tuple[bool, int]:
     return rule.enforcement is not Enforcement.ENFORCE, SEVERITY_ORDER.index(rule.severity)
 
 
-def order_notes(code: CodeContext) -> list[GoverningNote]:
+def order_notes(code: CodeContext) -> list[model.GoverningNote]:
     """Return the notes of the sections that bind, those of the nearest node first."""
     depth = {file: number for number, file in enumerate(code.nodes)}
     sections = (
@@ -271,5 +266,5 @@ def order_notes(code: CodeContext) -> list[GoverningNote]:
         ("Checks", code.checks),
         ("Introduction", code.introduction),
     )
-    notes = [GoverningNote(name, note) for name, found in sections for note in found]
+    notes = [model.GoverningNote(name, note) for name, found in sections for note in found]
     return sorted(notes, key=lambda item: depth.get(item.note.file, 0), reverse=True)

@@ -20,21 +20,13 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from cstp_grpc.contract.errors import ConfigError, QueryFailed
-from cstp_grpc.platform.embedding.embedder import (
-    BATCH_TOKENS,
-    ONE_THREAD,
-    BatchThreads,
-    EmbeddingThreads,
-    UncachedEmbedder,
-    Vectors,
-    batch_by_length,
-)
+from cstp_grpc.platform.embedding import embedder
 from cstp_grpc.platform.embedding.model_files import DIMENSIONS, MODEL, ModelFiles, WeightsMissing, prepare_onnx_model
 
 logger = logging.getLogger(__name__)
 
 Mask = NDArray[np.int64]
-Pooling = Callable[[NDArray[np.float32], Mask], Vectors]
+Pooling = Callable[[NDArray[np.float32], Mask], embedder.Vectors]
 """Makes vectors (batch, dimensions) of hidden states (batch, length, dimensions) and the mask of tokens; their length
 does not matter."""
 
@@ -53,17 +45,17 @@ class OnnxTextEncoder:
         pooling: Pooling,
         max_characters: int,
         threads: int,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int = embedder.BATCH_TOKENS,
     ) -> None:
         self._tokenizer = tokenizer
         self._session = session
         self._pooling = pooling
         self._max_characters = max_characters
         self._inputs = {each.name for each in session.get_inputs()}
-        self._threads = BatchThreads(threads)
+        self._threads = embedder.BatchThreads(threads)
         self._batch_tokens = batch_tokens
 
-    def encode(self, texts: Sequence[str], dimensions: int) -> Vectors:
+    def encode(self, texts: Sequence[str], dimensions: int) -> embedder.Vectors:
         """Return a unit vector for each text. Raises whatever the libraries raise, also for other dimensions."""
         encodings = [self._tokenizer.encode(text[: self._max_characters]) for text in texts]
         vectors = np.empty((len(texts), dimensions), np.float32)
@@ -72,13 +64,13 @@ class OnnxTextEncoder:
             # Each batch has rows of its own, so that threads need no lock.
             vectors[batch] = self._run([encodings[index] for index in batch])
 
-        self._threads.run(work, list(batch_by_length([len(each) for each in encodings], self._batch_tokens)))
+        self._threads.run(work, list(embedder.batch_by_length([len(each) for each in encodings], self._batch_tokens)))
         return vectors
 
     def measure_dimensions(self) -> int:
         return int(self._run([self._tokenizer.encode("length")]).shape[1])
 
-    def _run(self, encodings: Sequence[Encoding]) -> Vectors:
+    def _run(self, encodings: Sequence[Encoding]) -> embedder.Vectors:
         """Return the vectors of one batch, padded to its longest text."""
         shape = (len(encodings), max(len(encoding) for encoding in encodings))
         tokens, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -96,26 +88,26 @@ class OnnxTextEncoder:
         return vectors
 
 
-def pool_mean(hidden: NDArray[np.float32], mask: Mask) -> Vectors:
+def pool_mean(hidden: NDArray[np.float32], mask: Mask) -> embedder.Vectors:
     """Return the sum over each text's tokens, which points where their mean does."""
     weights = mask[:, np.newaxis, :].astype(np.float32)
     # As a matrix product it needs no intermediate array of the size of `hidden`.
-    summed: Vectors = np.matmul(weights, hidden)[:, 0, :]
+    summed: embedder.Vectors = np.matmul(weights, hidden)[:, 0, :]
     return summed
 
 
-def pool_first_token(hidden: NDArray[np.float32], mask: Mask) -> Vectors:  # noqa: ARG001
+def pool_first_token(hidden: NDArray[np.float32], mask: Mask) -> embedder.Vectors:  # noqa: ARG001
     return hidden[:, 0, :].copy()
 
 
-def pool_last_token(hidden: NDArray[np.float32], mask: Mask) -> Vectors:
-    last: Vectors = hidden[np.arange(len(hidden)), mask.sum(axis=1) - 1]
+def pool_last_token(hidden: NDArray[np.float32], mask: Mask) -> embedder.Vectors:
+    last: embedder.Vectors = hidden[np.arange(len(hidden)), mask.sum(axis=1) - 1]
     return last
 
 
-def pool_maximum(hidden: NDArray[np.float32], mask: Mask) -> Vectors:
+def pool_maximum(hidden: NDArray[np.float32], mask: Mask) -> embedder.Vectors:
     """Return the largest value of each dimension over each text's tokens."""
-    largest: Vectors = np.where(mask[:, :, np.newaxis] > 0, hidden, -np.inf).max(axis=1).astype(np.float32)
+    largest: embedder.Vectors = np.where(mask[:, :, np.newaxis] > 0, hidden, -np.inf).max(axis=1).astype(np.float32)
     return largest
 
 
@@ -146,7 +138,7 @@ PROBE_TOLERANCE = 0.015
 """Chosen: more than int8 weights change (0.009), less than another model would differ."""
 
 
-class MiniLmEmbedder(UncachedEmbedder):
+class MiniLmEmbedder(embedder.UncachedEmbedder):
     """Embeds texts with all-MiniLM-L6-v2, which reads the first 256 tokens of a text."""
 
     model, dimensions = MODEL, DIMENSIONS
@@ -155,8 +147,8 @@ class MiniLmEmbedder(UncachedEmbedder):
         self,
         weights: ModelFiles,
         cache_dir: Path,
-        threads: EmbeddingThreads = ONE_THREAD,
-        batch_tokens: int = BATCH_TOKENS,
+        threads: embedder.EmbeddingThreads = embedder.ONE_THREAD,
+        batch_tokens: int = embedder.BATCH_TOKENS,
     ) -> None:
         """Load the model and verify that it is the published one. Raises WeightsMissing."""
         model = prepare_onnx_model(weights, cache_dir)
@@ -164,7 +156,7 @@ class MiniLmEmbedder(UncachedEmbedder):
         self._encoder = OnnxTextEncoder(tokenizer, session, pool_mean, MAX_CHARACTERS, threads.batches, batch_tokens)
         self._verify_probes(model, weights.tokenizer)
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
+    def embed(self, texts: Sequence[str]) -> embedder.Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""
         try:
             return self._encoder.encode(texts, DIMENSIONS)
@@ -234,7 +226,7 @@ CHARACTERS_PER_TOKEN = 32
 """Characters of a text that are tokenised for each token that the model reads: as many as of all-MiniLM-L6-v2."""
 
 
-class OnnxFolderEmbedder(UncachedEmbedder):
+class OnnxFolderEmbedder(embedder.UncachedEmbedder):
     """Embeds texts with the model in a folder.
 
     `dimensions` is the required length, or None for any; `pooling` a key of `POOLING_FLAGS`, or None for that of the
@@ -242,7 +234,11 @@ class OnnxFolderEmbedder(UncachedEmbedder):
     """
 
     def __init__(
-        self, folder: Path, threads: EmbeddingThreads, dimensions: int | None = None, pooling: str | None = None
+        self,
+        folder: Path,
+        threads: embedder.EmbeddingThreads,
+        dimensions: int | None = None,
+        pooling: str | None = None,
     ) -> None:
         """Load the model. Raises ConfigError, whose message names the file that does not fit."""
         files = ModelFolder(folder, pooling)
@@ -260,7 +256,7 @@ class OnnxFolderEmbedder(UncachedEmbedder):
         if [flag] != files.stated_flags():
             self.model += f":{pooling}"
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
+    def embed(self, texts: Sequence[str]) -> embedder.Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""
         try:
             return self._encoder.encode(

@@ -12,14 +12,8 @@ from sqlalchemy import Column, Connection, Table, func, insert, inspect, select,
 from sqlalchemy.schema import sort_tables
 
 from cstp_grpc.common.lazy_dataclass import dataclass
+from cstp_grpc.platform.storage import migration
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.migration import (
-    MIGRATION_LOCK,
-    VERSION_TABLE,
-    migrate_database,
-    newest_revision,
-    read_revision,
-)
 from cstp_grpc.platform.storage.sqlite_snapshot import SnapshotFailed
 
 ROWS_AT_ONCE: Final = 500
@@ -72,7 +66,7 @@ def copy_tables(
     The copy is read again and compared before the one commit. Raises SnapshotFailed, and SQLAlchemyError if a
     database does not respond.
     """
-    migrate_database(target)
+    migration.migrate_database(target)
     with (
         source.with_repeatable_reads().engine.connect() as reading,
         reading.begin(),
@@ -96,14 +90,14 @@ def copied_tables(tables: Tables) -> Iterator[Table]:
 
 def require_tables(connection: Connection, tables: Tables, option: str) -> None:
     """Raise SnapshotFailed unless a database has exactly the tables that this version knows."""
-    present = read_revision(connection)
-    if present != newest_revision():
+    present = migration.read_revision(connection)
+    if present != migration.newest_revision():
         raise SnapshotFailed(
-            f"{option}: the database is at migration {present or 'none'}, and must be at {newest_revision()}; "
+            f"{option}: the database is at migration {present or 'none'}, and must be at {migration.newest_revision()}; "
             "run `cstp migrate` with the newest version of this program first"
         )
     known = {table.name for table in tables}
-    if unknown := sorted(set(inspect(connection).get_table_names()) - known - {VERSION_TABLE.name}):
+    if unknown := sorted(set(inspect(connection).get_table_names()) - known - {migration.VERSION_TABLE.name}):
         raise SnapshotFailed(f"{option}: the database has tables that are not copied: {', '.join(unknown)}")
 
 
@@ -112,7 +106,7 @@ def hold_empty_target(connection: Connection, tables: Tables) -> None:
     require_tables(connection, tables, "--to")
     if connection.dialect.name == "postgresql":
         # A server that starts waits for the first; on SQLite the transaction itself keeps others waiting.
-        connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        connection.execute(select(func.pg_advisory_xact_lock(migration.MIGRATION_LOCK)))
         quote = connection.dialect.identifier_preparer.quote
         names = ", ".join(quote(table.name) for table in tables)
         connection.execute(text(f"LOCK TABLE {names} IN EXCLUSIVE MODE"))

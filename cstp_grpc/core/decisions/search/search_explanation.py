@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from cstp_grpc.core.decisions import model
 from cstp_grpc.core.decisions.journal_reader import decision_not_found_error
-from cstp_grpc.core.decisions.model import (
-    Decision,
-    DecisionFilter,
-    ExplainedSearch,
-    LinkType,
-    Match,
-    SearchExplanation,
-    SearchOutcome,
-    build_predicate,
-)
 from cstp_grpc.core.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, SearchRun
 
 
 def explain_search(
     search: DecisionSearch,
     text: str,
-    filters: DecisionFilter,
+    filters: model.DecisionFilter,
     caller: str,
     limit: int,
     min_scores: tuple[float, float],
     expected: Sequence[str],
-) -> ExplainedSearch:
+) -> model.ExplainedSearch:
     """Search as `DecisionSearch.search` does, and explain each result and each expected decision.
 
     `min_scores` are those of all results, and of the best one.
@@ -55,42 +46,46 @@ def explain_search(
         unmet = None if place else unmet_conditions(filters, decision)
         similar = None if place or item is None else find_similar(run, matches, decision)
         if place:
-            outcome = SearchOutcome.LISTED
+            outcome = model.SearchOutcome.LISTED
         elif unmet is not None:
-            outcome = SearchOutcome.FILTERED
+            outcome = model.SearchOutcome.FILTERED
         elif item is None:
-            outcome = SearchOutcome.NOT_INDEXED
+            outcome = model.SearchOutcome.NOT_INDEXED
         elif item.score < min_score:
-            outcome = SearchOutcome.BELOW_MIN_SCORE
+            outcome = model.SearchOutcome.BELOW_MIN_SCORE
         elif similar is not None:
-            outcome = SearchOutcome.SIMILAR_LISTED
+            outcome = model.SearchOutcome.SIMILAR_LISTED
         elif len(matches) == limit and item.score <= matches[-1].score:
-            outcome = SearchOutcome.BEYOND_LIMIT
+            outcome = model.SearchOutcome.BEYOND_LIMIT
         else:
-            outcome = SearchOutcome.NOT_PROPOSED
+            outcome = model.SearchOutcome.NOT_PROPOSED
         score = None if item is None else item.score
-        found.append(SearchExplanation(decision, outcome, place, score, parts, unmet, similar))
-    return ExplainedSearch(tuple(found), min_score, run.query.curve.slope)
+        found.append(model.SearchExplanation(decision, outcome, place, score, parts, unmet, similar))
+    return model.ExplainedSearch(tuple(found), min_score, run.query.curve.slope)
 
 
-def is_relevant(matches: Sequence[Match], least_best: float) -> bool:
+def is_relevant(matches: Sequence[model.Match], least_best: float) -> bool:
     """Return whether the best match reaches a score; without it, the others are no results either."""
     return any(match.score >= least_best for match in matches)
 
 
-def unmet_conditions(filters: DecisionFilter, decision: Decision) -> DecisionFilter | None:
+def unmet_conditions(filters: model.DecisionFilter, decision: model.Decision) -> model.DecisionFilter | None:
     """Return the conditions of a filter that a decision does not meet; None if it meets all."""
     given = {each.name: getattr(filters, each.name) for each in fields(filters)}
-    unmet = {key: given[key] for key in given if not build_predicate(DecisionFilter(**{key: given[key]}))(decision)}
-    return DecisionFilter(**unmet) if unmet else None
+    unmet = {
+        key: given[key]
+        for key in given
+        if not model.build_predicate(model.DecisionFilter(**{key: given[key]}))(decision)
+    }
+    return model.DecisionFilter(**unmet) if unmet else None
 
 
-def find_similar(run: SearchRun, matches: Sequence[Match], decision: Decision) -> str | None:
+def find_similar(run: SearchRun, matches: Sequence[model.Match], decision: model.Decision) -> str | None:
     """Return the listed summary of a decision, or the one that stands for it if its series has no further place."""
-    summaries = {link.from_id for link in run.links_of(decision.id) if link.type is LinkType.SUMMARIZES}
+    summaries = {link.from_id for link in run.links_of(decision.id) if link.type is model.LinkType.SUMMARIZES}
     for match in matches:
         if match.similar_count and match.decision.id in summaries and match.decision.agent == decision.agent:
             return match.decision.id
-    groups = run.group([*matches, Match(decision, 0.0)])
+    groups = run.group([*matches, model.Match(decision, 0.0)])
     group = next(each for each in groups if each.matches[-1].decision is decision)
     return group.first.decision.id if len(group.matches) > LISTED_OF_SERIES else None
