@@ -45,7 +45,7 @@ COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "graph": ("journal", "Draw the decisions linked to a decision."),
         "explain": ("explain", "Explain why a search finds decisions."),
         "duplicates": ("journal", "Find near-duplicates among your decisions."),
-        "compact": ("compact", "Summarize your old decisions by topic."),
+        "compact": ("journal", "Summarize your old decisions by topic."),
         "calibration": ("calibration", "Compare confidences with outcomes."),
         "patterns": ("calibration", "Find what failed decisions have in common."),
         "watch": ("journal", "Watch changes of decisions."),

@@ -33,14 +33,9 @@ def service_config() -> ServiceConfig:
     methods = content.pop("methodConfig")
     return ServiceConfig(
         timeouts={
-            f"/{name['service']}/{name['method']}": parse_duration(method["timeout"])
+            f"/{name['service']}/{name['method']}": float(method["timeout"].removesuffix("s"))
             for method in methods
             for name in method["name"]
         },
         balancing=json.dumps(content),
     )
-
-
-def parse_duration(duration: str) -> float:
-    """Parse a duration such as `0.1s` into seconds."""
-    return float(duration.removesuffix("s"))

@@ -30,12 +30,11 @@ MAX_SUMMARIES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class PlannedSummary:
-    """A summary to write: its topic, the ids to cite, the summary that it supersedes, and how many are new."""
+    """A summary to write: its topic, the ids to cite, and the summary that it extends and supersedes."""
 
     topic: Topic
     ids: tuple[str, ...]
-    former: str | None
-    added: int
+    former: Decision | None
 
 
 class Compactor:
@@ -67,7 +66,7 @@ class Compactor:
             # Without one, a decision was changed meanwhile; the next call reads it again.
             if summary is not None:
                 written.append(summary)
-                added += plan.added
+                added += len(plan.ids) - (len(plan.former.links.summarizes) if plan.former else 0)
         return CompactionReport(tuple(written), added, len(old) > MAX_READ or len(planned) > MAX_SUMMARIES)
 
     def _write(self, plan: PlannedSummary, caller: str, request_id: str, *, dry_run: bool) -> Decision | None:
@@ -75,7 +74,7 @@ class Compactor:
         if any(topic_of(item) != plan.topic for item in cited.values()) or len(cited) < len(plan.ids):
             return None
         content, links = compose_summary(plan.topic, list(cited.values()), self._read_vectors(plan.ids))
-        links = replace(links, supersedes=() if plan.former is None else (plan.former,))
+        links = replace(links, supersedes=() if plan.former is None else (plan.former.id,))
         if dry_run:
             content = lifecycle.normalize_content(content)
             return replace(lifecycle.new_entry("", content, "", caller, self._clock()).decision, links=links)
@@ -104,9 +103,11 @@ def plan_summaries(
     ):
         new, former = new_of_topic[topic], latest.get(topic)
         while len(new) >= min_decisions:
-            known = former.links.summarizes if former and len(former.links.summarizes) < MAX_CITED else ()
+            if former is not None and len(former.links.summarizes) >= MAX_CITED:
+                former = None
+            known = former.links.summarizes if former else ()
             taken = new[: MAX_CITED - len(known)]
-            yield PlannedSummary(topic, (*known, *taken), former.id if former and known else None, len(taken))
+            yield PlannedSummary(topic, (*known, *taken), former)
             new, former = new[len(taken) :], None
 
 

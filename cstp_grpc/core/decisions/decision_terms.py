@@ -277,7 +277,7 @@ def analyze_content(content: SearchedContent) -> Terms:
         for term, count in Counter(terms).items():
             frequencies[term.text] += count * scale
             fields[term.text] |= flag | (TermField.UNIT if term.is_unit else 0)
-    for name in content_names(content):
+    for name in {*names_of_id(content.id), *names_in_title(content.title), *names_in_source(content.source or "")}:
         frequencies[name] += TITLE.weight
         fields[name] |= TermField.NAME | TermField.UNIT
     # Pairs of the title alone: those of the context would make the index half as large again, and find no more.
@@ -305,11 +305,6 @@ def weighted_fields(content: SearchedContent) -> Iterator[tuple[str, FieldWeight
     yield "\n".join(content.labels), LABELS, 0
     yield content.notes or "", LESSON, TermField.LESSON
     yield "\n".join((content.context or "", *content.reasons)), CONTEXT, 0
-
-
-def content_names(content: SearchedContent) -> set[str]:
-    """Return the units that identify a decision: its id, the identifier that its title begins with, its number."""
-    return {*names_of_id(content.id), *names_in_title(content.title), *names_in_source(content.source or "")}
 
 
 def names_of_id(decision_id: str) -> Iterable[str]:

@@ -67,13 +67,12 @@ class Thoughts:
 
         def job(unit_of_work: UnitOfWork) -> model.Thought:
             self._store.order.hold(unit_of_work)
-            known = None
             if content.request_id is not None:
                 known = self._store.find_recorded(unit_of_work, agent, content.request_id, self._expired())
-            if known is not None and known.content != content:
-                raise Conflict("requestId was used to record another thought")
-            if known is not None:
-                return known
+                if known is not None and known.content != content:
+                    raise Conflict("requestId was used to record another thought")
+                if known is not None:
+                    return known
             self._require_target(unit_of_work, new)
             self._require_room(unit_of_work, new)
             self._store.insert(unit_of_work, new)

@@ -110,12 +110,7 @@ def spiegelhalter_p_value(confidences: Values, outcomes: Values) -> float | None
     if variance <= 0:
         # Certain of all, and wrong at least once: impossible if every confidence were right.
         return 0.0 if difference else None
-    return two_sided_p_value(difference / math.sqrt(variance))
-
-
-def two_sided_p_value(z: float) -> float:
-    """Return the probability that a standard normal value is at least as far from 0."""
-    return math.erfc(abs(z) / math.sqrt(2))
+    return math.erfc(abs(difference / math.sqrt(variance)) / math.sqrt(2))
 
 
 def reliability_buckets(

@@ -93,8 +93,8 @@ def require_tables(connection: Connection, tables: Tables, option: str) -> None:
     present = migration.read_revision(connection)
     if present != migration.newest_revision():
         raise SnapshotFailed(
-            f"{option}: the database is at migration {present or 'none'}, and must be at {migration.newest_revision()}; "
-            "run `cstp migrate` with the newest version of this program first"
+            f"{option}: the database is at migration {present or 'none'}, and must be at {migration.newest_revision()};"
+            " run `cstp migrate` with the newest version of this program first"
         )
     known = {table.name for table in tables}
     if unknown := sorted(set(inspect(connection).get_table_names()) - known - {migration.VERSION_TABLE.name}):

@@ -63,7 +63,15 @@ def build_intents_module(
     """Build guardrail checks and announcements, which record citations, warn of confidences and request approvals."""
     cstp, pools, name = shared.settings.cstp, shared.pools, shared.settings.agent.name
     recent = build_recent_intents(shared)
-    related = build_related_intents(shared, recent)
+    related = RelatedIntents(
+        recent,
+        shared.embedder,
+        shared.read_policy,
+        shared.clock,
+        shared.pools[PoolName.CHECKS],
+        min_score=shared.settings.cstp.intent.related_min_score,
+        follows_others=shared.database_is_shared,
+    )
     history = build_history(shared, evaluator, decisions.journal, intents)
     observer = shared.observers.verdicts
     checker = GuardrailChecker(evaluator, shared.sink, shared.clock, related, history, approvals, observer)
@@ -147,18 +155,6 @@ def build_intent_service_module(
         # Announcements do not notify watchers themselves, since they must not wait for them.
         on_foreign_commit=[recent.refresh, feed.notify],
         measures=[build_watcher_measure("intents", feed)],
-    )
-
-
-def build_related_intents(shared: SharedParts, recent: RecentIntents) -> RelatedIntents:
-    return RelatedIntents(
-        recent,
-        shared.embedder,
-        shared.read_policy,
-        shared.clock,
-        shared.pools[PoolName.CHECKS],
-        min_score=shared.settings.cstp.intent.related_min_score,
-        follows_others=shared.database_is_shared,
     )
 
 

@@ -268,7 +268,7 @@ class ChromaCollection:
                 passage_id(row.decision_id, place),
                 encode_vector(vector),
                 passage_metadata(row, place),
-                document_text(row),
+                "".join(map(term_text, row.terms["hash"].tolist())),
             )
             for row in rows
             for place, vector in enumerate(row.passages.vectors)
@@ -377,10 +377,6 @@ def passage_metadata(row: IndexRow, place: int) -> dict[str, object]:
         # Chroma refuses an empty list.
         found["tags"] = list(row.tags)
     return found
-
-
-def document_text(row: IndexRow) -> str:
-    return "".join(map(term_text, row.terms["hash"].tolist()))
 
 
 def term_text(term: int) -> str:

@@ -116,10 +116,6 @@ RELEVANCE_CURVES: Mapping[str, RelevanceCurve] = {"lexical-v1": RelevanceCurve(s
 all-MiniLM-L6-v2 (`cstp_grpc/platform/embedding/embedder.py`)."""
 
 
-def relevance_curve(model: str) -> RelevanceCurve:
-    return RELEVANCE_CURVES.get(model, MINILM)
-
-
 def weights_of_words(length: int) -> tuple[float, float]:
     """Return the weights of coverage, and of coverage that is not coincidental, for a query of `length` words."""
     share = min(length / LONG_QUERY, 1.0)
@@ -180,7 +176,7 @@ class RankedQuery:
 
     @classmethod
     def of(cls, text: str, vector: Vector, model: str, favoured: Favoured = NOTHING_FAVOURED) -> RankedQuery:
-        curve, is_identifier = relevance_curve(model), is_numbered_identifier(text)
+        curve, is_identifier = RELEVANCE_CURVES.get(model, MINILM), is_numbered_identifier(text)
         if is_identifier:
             # Of nothing but numbers, neither the spread nor the words say anything.
             curve = replace(curve.raised(ScoreFeature.IDENTIFIER_QUERY, 1.0, IDENTIFIER_WEIGHT), spread=None)
