@@ -246,7 +246,7 @@ class EngineRows:
 def engine_error(error: EngineFailed | EngineIncomplete) -> QueryFailed:
     """Return the error for a caller; the engine's own message goes to the log only."""
     if isinstance(error, EngineIncomplete):
-        return QueryFailed("the search engine is being filled from the journal; try again later")
+        return QueryFailed("the search engine does not have the whole journal yet; try again later")
     # The feeder logs a lasting failure once.
     logger.debug("the search engine failed: %s", error)
     return QueryFailed("the search engine does not answer; try again")

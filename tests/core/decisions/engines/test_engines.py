@@ -121,7 +121,7 @@ def test_an_engine_that_is_not_filled_yet_fails_and_finds_nothing_wrong(
     journal: EngineKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(journal.kit, "queue")
-    with pytest.raises(QueryFailed, match="being filled"):
+    with pytest.raises(QueryFailed, match="whole journal yet"):
         journal.find("queue")
     assert journal.feeder.reached is None
     journal.feeder.feed()
@@ -131,7 +131,7 @@ def test_an_engine_that_is_not_filled_yet_fails_and_finds_nothing_wrong(
     monkeypatch.setattr(search_engine, "MAX_UNFED", 1)
     for _ in range(2):
         record(journal.kit, "queue")
-    with pytest.raises(QueryFailed, match="being filled"):
+    with pytest.raises(QueryFailed, match="whole journal yet"):
         journal.find("queue")
 
 
@@ -175,6 +175,21 @@ def test_a_search_that_an_engine_does_not_finish_fails(
         connection.execute(sa.text(f"LOCK {sql_pgvector.COLLECTIONS.name}"))
         with pytest.raises(QueryFailed, match="does not answer"):
             searched.find("queue")
+
+
+def test_rows_of_a_version_with_other_columns_are_left_alone(
+    journal: EngineKit, engine_kind: str, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine_kind != "postgresql":
+        pytest.skip("Chroma has no columns")
+    record(journal.kit, "queue")
+    journal.feeder.feed()
+    monkeypatch.setattr(sql_pgvector, "LAYOUT", 7)
+    newer = EngineKit(journal.kit, open_engine)
+    with pytest.raises(QueryFailed, match="whole journal yet"):
+        newer.find("queue")
+    newer.feeder.feed()
+    assert titles(newer.find("queue")) == titles(journal.find("queue")) == ["queue"]
 
 
 def test_several_journals_share_an_engine(
