@@ -369,14 +369,10 @@ def add_command(out: Output, url: str, dry_run: bool, seconds: float, **describe
     elif dry_run:
         out.write_verbatim(f"{found.diff}\n")
     else:
-        print_added_peer(out, found, path, is_set=is_set)
-
-
-def print_added_peer(out: Output, added: PeerConfigChange, path: Path, *, is_set: bool) -> None:
-    name = added.entry["name"]
-    out.line(to_printable(f"{path} has {name} at {added.entry['url']} now, which is {added.entry['role']}."))
-    token = "" if is_set else f"set {added.variable} to the token by which {name} knows this agent, "
-    out.line(to_printable(f"Next: {token}restart the server, and look with `cstp peers` whether {name} answers."))
+        name = found.entry["name"]
+        out.line(to_printable(f"{path} has {name} at {found.entry['url']} now, which is {found.entry['role']}."))
+        token = "" if is_set else f"set {found.variable} to the token by which {name} knows this agent, "
+        out.line(to_printable(f"Next: {token}restart the server, and look with `cstp peers` whether {name} answers."))
 
 
 def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, written: bool) -> dict[str, Any]:

@@ -63,11 +63,17 @@ def validate_response(message: Message) -> None:
         case cstp_pb2.CheckGuardrailsResponse():
             validate_verdict(message)
         case cstp_pb2.QueryDecisionsResponse():
-            validate_query_response(message)
+            check_sender(message.agent)
+            validate_decisions(message.decisions)
+            for each in message.decisions:
+                validate_summary(each)
         case cstp_pb2.AnnounceIntentResponse():
             validate_announcement(message)
         case access_pb2.GetAccessResponse():
-            validate_access(message)
+            check_sender(message.agent)
+            check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
+            check_label(message.version)
+            drop_unknown_values(message, "permissions")
         case _:
             raise InvalidPeerResponse("it does not answer this call")
 
@@ -123,13 +129,6 @@ def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
         sanitize_fields(each, MAX_TEXT_CHARACTERS, "description")
 
 
-def validate_query_response(message: cstp_pb2.QueryDecisionsResponse) -> None:
-    check_sender(message.agent)
-    validate_decisions(message.decisions)
-    for each in message.decisions:
-        validate_summary(each)
-
-
 def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
     """Validate the response to an announcement, and keep at most MAX_SUGGESTIONS suggestions."""
     check_sender(message.responding_agent, present=message.received and message.HasField("received_at"))
@@ -182,13 +181,6 @@ def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
         check_label(message.closing.decision_id)
         sanitize_fields(message.closing, MAX_TEXT_CHARACTERS, "notes")
         clear_unknown_values(message.closing, "outcome")
-
-
-def validate_access(message: access_pb2.GetAccessResponse) -> None:
-    check_sender(message.agent)
-    check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
-    check_label(message.version)
-    drop_unknown_values(message, "permissions")
 
 
 def validate_decisions(

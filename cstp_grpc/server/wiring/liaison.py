@@ -27,7 +27,7 @@ from cstp_grpc.modules.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.modules.liaison.sql_routing import SqlErasureStore, SqlPresenceStore, SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionPolicy
-from cstp_grpc.platform.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
+from cstp_grpc.platform.config import LiaisonSettings, PillarSettings, Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask, PeriodicTask
 from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
@@ -233,18 +233,15 @@ def build_retention(
     shared: SharedParts, core: SessionCore, store: SqlErasureStore, eraser: SessionEraser
 ) -> list[ExpiryTask]:
     """Build the deletion of expired sessions; an empty list if everything is kept."""
-    policy = build_retention_policy(shared.settings.liaison.retention)
+    settings = shared.settings.liaison.retention
+    kept = (settings.session_days, settings.message_days, settings.share_days, settings.event_days)
+    policy = RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
     if policy == RetentionPolicy():
         return []
     retention = Retention(store, eraser, core.recorder, shared.clock, policy, shared.settings.agent.name)
     return [
         ExpiryTask("retention", retention.delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted")
     ]
-
-
-def build_retention_policy(settings: RetentionSettings) -> RetentionPolicy:
-    kept = (settings.session_days, settings.message_days, settings.share_days, settings.event_days)
-    return RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
 
 
 def build_alarm_limits(settings: LiaisonSettings) -> AlarmLimits:

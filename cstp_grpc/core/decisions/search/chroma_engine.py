@@ -27,15 +27,7 @@ from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.search.search_engine import (
-    MAX_RAREST_ROWS,
-    EngineFailed,
-    EngineIncomplete,
-    Feeding,
-    ProposalRequest,
-    Proposals,
-    TermStatistics,
-)
+from cstp_grpc.core.decisions.search import search_engine
 from cstp_grpc.core.decisions.store import IndexRow, Vector
 
 logger = logging.getLogger(__name__)
@@ -60,7 +52,7 @@ class ChromaHttpClient:
         """Check that the server responds. Raises EngineFailed."""
         answer = self.call("GET", "/heartbeat", None, timeout)
         if not isinstance(answer, dict) or "nanosecond heartbeat" not in answer:
-            raise EngineFailed("the server at the URL is not a Chroma server")
+            raise search_engine.EngineFailed("the server at the URL is not a Chroma server")
 
     def call(self, method: str, path: str, body: object, timeout: float) -> Any:
         """Send a request and return the JSON of its response; None if the path does not exist.
@@ -72,7 +64,7 @@ class ChromaHttpClient:
         # Also if the client was closed while a search was running.
         except (OSError, HttpProtocolError) as error:
             logger.debug("%s %s at %s: %r", method, path, self._http.logged_url, error)
-            raise EngineFailed("the Chroma server does not answer") from error
+            raise search_engine.EngineFailed("the Chroma server does not answer") from error
         status = response.status
         if status == NOT_FOUND:
             return None
@@ -85,11 +77,11 @@ class ChromaHttpClient:
                 status,
                 response.body.decode("utf-8", "replace")[:MAX_LOGGED_CHARACTERS],
             )
-            raise EngineFailed(f"the Chroma server answers with status {status}")
+            raise search_engine.EngineFailed(f"the Chroma server answers with status {status}")
         try:
             return json.loads(response.body)
         except ValueError as error:
-            raise EngineFailed("the Chroma server answers with something other than JSON") from error
+            raise search_engine.EngineFailed("the Chroma server answers with something other than JSON") from error
 
     def _send(self, method: str, path: str, body: object, timeout: float) -> HttpResponse:
         try:
@@ -155,7 +147,7 @@ class ChromaEngine:
     def close(self) -> None:
         self._http.close()
 
-    def propose(self, request: ProposalRequest) -> Proposals:
+    def propose(self, request: search_engine.ProposalRequest) -> search_engine.Proposals:
         collection = self._complete_collection()
         conditions = [*self._readable(request.caller), *filter_conditions(request.filters)]
         found = collection.nearest(request.vector, conditions, request.count)
@@ -165,9 +157,9 @@ class ChromaEngine:
         if request.exemplary:
             for exemplary in ({"outcome": Outcome.FAILURE.value}, {"has_lesson": True}):
                 found += collection.nearest(request.vector, [*conditions, exemplary], EXEMPLARY)
-        return Proposals(list(dict.fromkeys(map(decision_of_passage, found))), collection.revision, more)
+        return search_engine.Proposals(list(dict.fromkeys(map(decision_of_passage, found))), collection.revision, more)
 
-    def read_statistics(self, hashes: Sequence[int], caller: str) -> TermStatistics:
+    def read_statistics(self, hashes: Sequence[int], caller: str) -> search_engine.TermStatistics:
         collection = self._complete_collection()
         counts: dict[int, int] = {}
         for term in hashes:
@@ -179,7 +171,7 @@ class ChromaEngine:
                     self._counts[caller, term] = known
             counts[term] = known
         # A power of two, which says hardly anything about the private decisions of others.
-        return TermStatistics(max(1 << collection.count().bit_length(), MAX_COUNTED), counts)
+        return search_engine.TermStatistics(max(1 << collection.count().bit_length(), MAX_COUNTED), counts)
 
     def sample(self, caller: str, count: int) -> Sequence[str]:
         collection = self._complete_collection()
@@ -187,14 +179,14 @@ class ChromaEngine:
         return list(map(decision_of_passage, found))
 
     @contextmanager
-    def begin_feeding(self) -> Iterator[Feeding | None]:
+    def begin_feeding(self) -> Iterator[search_engine.Feeding | None]:
         with self._feeding_lock() as is_ours:
             yield ChromaFeeding(self._open_collection()) if is_ours else None
 
     def _complete_collection(self) -> ChromaCollection:
         found = self._find_collection(QUERY_SECONDS)
         if found is None or not found.is_complete:
-            raise EngineIncomplete
+            raise search_engine.EngineIncomplete
         return found
 
     def _open_collection(self) -> ChromaCollection:
@@ -214,12 +206,12 @@ class ChromaEngine:
         return None if found is None else ChromaCollection(self._http, found)
 
     def _with_words(
-        self, collection: ChromaCollection, conditions: Sequence[Condition], request: ProposalRequest
+        self, collection: ChromaCollection, conditions: Sequence[Condition], request: search_engine.ProposalRequest
     ) -> list[str]:
         """Return the first passages of the decisions with most of the words of a request."""
         weights: Counter[str] = Counter()
         for term in request.rare:
-            for passage in collection.find([*conditions, {"place": 0}], [term], MAX_RAREST_ROWS):
+            for passage in collection.find([*conditions, {"place": 0}], [term], search_engine.MAX_RAREST_ROWS):
                 weights[passage] += request.weights[term]  # type: ignore[assignment]
         return [passage for passage, _ in weights.most_common(request.count)]
 
@@ -244,7 +236,7 @@ class ChromaCollection:
             self.revision = int(found["metadata"]["revision"])
             self.is_complete = bool(found["metadata"]["complete"])
         except (TypeError, KeyError, ValueError) as error:
-            raise EngineFailed("the collection was not made by this program") from error
+            raise search_engine.EngineFailed("the collection was not made by this program") from error
 
     def count(self) -> int:
         return int(self._call("GET", "/count", None, QUERY_SECONDS))
@@ -296,7 +288,7 @@ class ChromaCollection:
         answer = self._http.call(method, self._path + path, body, timeout)
         # Answers to changes have no content.
         if answer is None and path:
-            raise EngineFailed("the collection is gone")
+            raise search_engine.EngineFailed("the collection is gone")
         return answer
 
 

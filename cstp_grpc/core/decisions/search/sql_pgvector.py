@@ -25,14 +25,7 @@ from cstp_grpc.core.decisions import sql_mapping
 from cstp_grpc.core.decisions.decision_terms import hash_term
 from cstp_grpc.core.decisions.model import DecisionFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.search.search_engine import (
-    EngineFailed,
-    EngineIncomplete,
-    Feeding,
-    ProposalRequest,
-    Proposals,
-    TermStatistics,
-)
+from cstp_grpc.core.decisions.search import search_engine
 from cstp_grpc.core.decisions.store import IndexRow, Vector
 from cstp_grpc.platform.storage.database import Database, create_postgresql_engine, parse_database_url
 from cstp_grpc.platform.storage.unit_of_work import get_driver_connection
@@ -169,7 +162,7 @@ def check_database(url: str) -> None:
         extensions = sa.table("pg_available_extensions", sa.column("name"))
         found = sa.select(extensions.c.name).where(extensions.c.name == "vector")
         if connection.execute(found).first() is None:
-            raise EngineFailed("PostgreSQL has no pgvector; install its extension `vector`")
+            raise search_engine.EngineFailed("PostgreSQL has no pgvector; install its extension `vector`")
 
 
 @contextmanager
@@ -179,7 +172,7 @@ def translate_errors(database: Database) -> Iterator[None]:
         yield
     except (SQLAlchemyError, database.dialect.loaded_dbapi.Error) as error:
         # Without the lines after it, which may have a row.
-        raise EngineFailed(str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
+        raise search_engine.EngineFailed(str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +214,7 @@ class PgvectorEngine:
     def close(self) -> None:
         self._writes.close()
 
-    def propose(self, request: ProposalRequest) -> Proposals:
+    def propose(self, request: search_engine.ProposalRequest) -> search_engine.Proposals:
         with self._read() as (connection, collection):
             reader = RowReader(connection, collection.rows, self._sharing, request.caller, request.filters)
             found = reader.nearest(request.vector, request.count)
@@ -232,9 +225,9 @@ class PgvectorEngine:
                 failed = sa.cast(facet_numbers("outcome", [Outcome.FAILURE]), NUMBERS)
                 for exemplary in (reader.rows.c.facets.contains(failed), reader.rows.c.has_lesson):
                     found += reader.nearest(request.vector, EXEMPLARY, exemplary)
-        return Proposals(list(dict.fromkeys(found)), collection.revision, more)
+        return search_engine.Proposals(list(dict.fromkeys(found)), collection.revision, more)
 
-    def read_statistics(self, hashes: Sequence[int], caller: str) -> TermStatistics:
+    def read_statistics(self, hashes: Sequence[int], caller: str) -> search_engine.TermStatistics:
         with self._read() as (connection, collection):
             if self._sharing.is_restricted_peer(caller):
                 reader = RowReader(connection, collection.rows, self._sharing, caller, NOTHING_FILTERED)
@@ -245,7 +238,7 @@ class PgvectorEngine:
                 TERMS.c.term.in_((TOTAL, *hashes)),
             )
             counts = {int(term): int(count) for term, count in connection.execute(query.group_by(TERMS.c.term))}
-        return TermStatistics(counts.pop(TOTAL, 0), counts)
+        return search_engine.TermStatistics(counts.pop(TOTAL, 0), counts)
 
     def sample(self, caller: str, count: int) -> Sequence[str]:
         with self._read() as (connection, collection):
@@ -263,7 +256,7 @@ class PgvectorEngine:
             return list(connection.execute(sa.select(found).order_by(found.c.decision_id).limit(count)).scalars())
 
     @contextmanager
-    def begin_feeding(self) -> Iterator[Feeding | None]:
+    def begin_feeding(self) -> Iterator[search_engine.Feeding | None]:
         with translate_errors(self._writes), self._writes.engine.begin() as connection:
             collection = self._find_collection(connection)
             if collection is None:
@@ -280,7 +273,7 @@ class PgvectorEngine:
         with translate_errors(self._writes), self._reads.engine.connect() as connection:
             collection = self._find_collection(connection)
             if collection is None or not collection.complete:
-                raise EngineIncomplete
+                raise search_engine.EngineIncomplete
             yield connection, collection
 
     def _find_collection(self, connection: sa.Connection) -> Collection | None:
@@ -347,7 +340,7 @@ class RowReader:
                 return found
         return self._ids(query.order_by(distance.op("+")(sa.literal_column("0"))))
 
-    def with_words(self, request: ProposalRequest) -> list[str]:
+    def with_words(self, request: search_engine.ProposalRequest) -> list[str]:
         """Return the decisions that have most of the words of a request."""
         terms = sa.cast(signed_terms(list(request.weights)), NUMBERS)
         weights = sa.cast(list(request.weights.values()), postgresql.ARRAY(sa.REAL))
@@ -360,7 +353,7 @@ class RowReader:
         query = sa.select(found.c.decision_id).where(*self._conditions(found))
         return self._ids(query.order_by(weight.scalar_subquery().desc()).limit(request.count))
 
-    def count_terms(self, hashes: Sequence[int]) -> TermStatistics:
+    def count_terms(self, hashes: Sequence[int]) -> search_engine.TermStatistics:
         """Count the decisions, and those of them that have each term; at most MAX_COUNTED each."""
         conditions = [*self._conditions(self.rows), self.rows.c.place == 0]
         asked = (
@@ -374,7 +367,7 @@ class RowReader:
         )
         rows = self.connection.execute(sa.select(total, asked.c.term, with_term), {"caller": self.caller}).all()
         counts = {int(term) & 0xFFFFFFFF: int(count) for _, term, count in rows}
-        return TermStatistics(int(rows[0][0]) if rows else 0, counts)
+        return search_engine.TermStatistics(int(rows[0][0]) if rows else 0, counts)
 
     def _conditions(self, rows: Any) -> list[sa.ColumnElement[bool]]:
         filtered = sql_mapping.FilteredRows(rows.c, lambda tags: rows.c.tags.overlap(sa.cast(tags, TEXTS)))
