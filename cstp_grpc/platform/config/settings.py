@@ -253,8 +253,8 @@ class RecordRetentionSettings(SettingsSection):
     """Days until an announced intent is deleted, open or closed. Guardrails that count earlier outcomes do not count
     deleted intents, so keep intents longer than their `within`."""
     thought_days: float | None = Field(default=30, gt=0, le=36_500)
-    """Days until a thought expires: it is no longer returned, and soon deleted. `null` keeps thoughts as long as their
-    decisions."""
+    """Days until a thought expires: it is no longer returned, and soon deleted. `null` keeps thoughts about a decision
+    as long as the decision, and those about an intent until they or their agent's data are deleted."""
 
 
 class ThoughtSettings(SettingsSection):
