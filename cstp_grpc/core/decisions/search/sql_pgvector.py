@@ -6,6 +6,7 @@ docs/adr/0039 has the measurements behind the numbers here.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -88,6 +89,11 @@ def vector_text(vector: Vector) -> str:
     return str(vector.tolist())
 
 
+def vector_bytes(vector: Vector) -> bytes:
+    """Return a vector in the binary format of pgvector: its dimensions, two unused bytes, and float16, big-endian."""
+    return struct.pack(">HH", len(vector), 0) + vector.astype(">f2").tobytes()
+
+
 METADATA: Final = sa.MetaData()
 COLLECTIONS: Final = sa.Table(
     "cstp_search_collections",
@@ -131,6 +137,12 @@ COLUMNS: Final[Mapping[str, sa.types.TypeEngine[Any]]] = {
     "vector": HalfVector(),
 }
 """The columns of a passage; only the first one of a decision has its terms. Terms and facets are signed hashes."""
+
+COPIED_TYPES: Final = (
+    *("text", "int2", *("text",) * 4, "float8", "timestamptz", *("text",) * 3),
+    *("text[]", "bool", "int4[]", "int4[]", "bytea"),
+)
+"""The types of COLUMNS as psycopg names them; a vector is passed as it is."""
 
 FACETED: Final = ("category", "project", "agent", "stakes", "status", "outcome", "tags")
 """The columns whose values are in `facets`. An index of all of them finds the rows that meet several conditions without
@@ -410,8 +422,10 @@ class PgvectorFeeding:
         counts: Counter[tuple[str, int]] = Counter()
         self._remove([*(row.decision_id for row in rows), *erased], counts)
         driver: Any = get_driver_connection(self._connection)
-        copying = f"COPY {self._collection.name} ({', '.join(COLUMNS)}) FROM STDIN"
+        # In its binary format, in which vectors take a tenth of the time.
+        copying = f"COPY {self._collection.name} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
         with driver.cursor() as cursor, cursor.copy(copying) as copy:
+            copy.set_types(COPIED_TYPES)
             for row in rows:
                 count_decision(counts, row.visibility, row.agent, row.terms["hash"].tolist(), 1)
                 for values in passage_values(row):
@@ -486,7 +500,7 @@ def passage_values(row: IndexRow) -> Iterator[tuple[object, ...]]:
     state = (row.stakes, row.status, row.outcome, list(row.tags), row.passages.has_lesson, facets)
     for place, vector in enumerate(row.passages.vectors):
         terms = None if place else signed_terms(row.terms["hash"])
-        yield row.decision_id, place, *labels, *state, terms, vector_text(vector)
+        yield row.decision_id, place, *labels, *state, terms, vector_bytes(vector)
 
 
 def values_of(row: IndexRow, name: str) -> Sequence[str]:
