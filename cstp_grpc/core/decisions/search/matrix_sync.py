@@ -111,7 +111,11 @@ EMBED_BATCH = 256
 
 
 def embed_missing_vectors(
-    store: SqlDecisionStore, embedder: Embedder, writer: GroupCommitWriter, change_log: SqlChangeLog
+    store: SqlDecisionStore,
+    embedder: Embedder,
+    writer: GroupCommitWriter,
+    change_log: SqlChangeLog,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Embed all decisions that have no vectors of this model, and return how many.
 
@@ -119,7 +123,7 @@ def embed_missing_vectors(
     """
     count = 0
     # Each batch is committed by itself, and the query finds only decisions without vectors: that is the whole state.
-    while missing := store.unembedded_decisions(embedder.model, EMBED_BATCH):
+    while not is_stopping() and (missing := store.unembedded_decisions(embedder.model, EMBED_BATCH)):
         prepared = PreparedTexts(embedder)
         prepared.prepare(missing)
         writer.run(put_vectors_job(store, embedder.model, prepared, [item.id for item in missing], change_log))
@@ -157,13 +161,14 @@ class MissingVectors:
         self._writer = writer
         self._change_log = change_log
 
-    def complete(self) -> int:
+    def complete(self, is_stopping: Callable[[], bool] = lambda: False) -> int:
         """Give all decisions that lack vectors some, which may take long, and return their number.
 
+        It ends early if `is_stopping()`.
         Raises QueryFailed and Unavailable.
         """
         adopted = adopt_prepared_vectors(self._prepared, self._embedder.model, self._writer, self._change_log)
-        return adopted + embed_missing_vectors(self._store, self._embedder, self._writer, self._change_log)
+        return adopted + embed_missing_vectors(self._store, self._embedder, self._writer, self._change_log, is_stopping)
 
 
 class MatrixLoader:

@@ -275,13 +275,20 @@ class EngineFeeder:
     """
 
     def __init__(
-        self, engine: SearchEngine, store: SqlDecisionStore, model: str, missing: Callable[[], int] = lambda: 0
+        self,
+        engine: SearchEngine,
+        store: SqlDecisionStore,
+        model: str,
+        missing: Callable[[Callable[[], bool]], int] = lambda _: 0,
     ) -> None:
-        """`missing` gives vectors to decisions that lack them, and returns their number; it runs once at first."""
+        """`missing` gives vectors to decisions that lack them, and returns their number; it runs once at first.
+
+        It gets a function that returns whether it must end early.
+        """
         self._engine = engine
         self._store = store
         self._model = model
-        self._missing: Callable[[], int] | None = missing
+        self._missing: Callable[[Callable[[], bool]], int] | None = missing
         self._task = PeriodicTask("search-feed", self.feed, FEED_SECONDS, logger, "the search engine is not fed")
         self.reached: int | None = None
         """The revision that the engine has; None while it is not complete or does not answer."""
@@ -303,7 +310,7 @@ class EngineFeeder:
         try:
             if self._missing is not None:
                 # They got no new revisions with their vectors, so that all must be fed again.
-                if self._missing():
+                if self._missing(self._task.is_stopping):
                     self._restart()
                 self._missing = None
             while not self._task.is_stopping() and self._feed_batch():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from tests.core.decisions import strategies
 from tests.core.decisions.engines.engine_kit import ALL, ANY, EngineKit, OpenEngine, titles
 from tests.core.decisions.journals import JournalKit
 from tests.example_counts import examples
+from tests.waiting import wait_until
 
 CALLERS = ("alice", "bob", "peer")
 
@@ -266,13 +268,28 @@ def test_vectors_that_were_missing_are_fed_with_the_next_start(journal: EngineKi
     journal.feeder.feed()
     assert journal.find("queue") == []
 
-    def complete() -> int:
+    def complete(_: object) -> int:
         kit.writer.run(lambda unit_of_work: kit.store.put_vectors(unit_of_work, model, [(decision.id, vectors)]))
         return 1
 
     EngineFeeder(journal.engine, kit.store, model, complete).feed()
     # A server that starts has no results of earlier searches.
     assert titles(EngineKit(kit, open_engine).find("queue")) == ["queue"]
+
+
+def test_embedding_before_the_feeding_ends_with_the_server(journal: EngineKit) -> None:
+    began = threading.Event()
+
+    def embed(is_stopping: Callable[[], bool]) -> int:
+        began.set()
+        wait_until(is_stopping, "the server stops")
+        return 0
+
+    feeder = EngineFeeder(journal.engine, journal.kit.store, journal.kit.embedder.model, embed)
+    feeder.start()
+    wait_until(began.is_set, "the embedding begins")
+    feeder.stop()
+    assert feeder.reached is None
 
 
 def test_words_and_exemplars_are_proposed_however_many_are_nearer(
