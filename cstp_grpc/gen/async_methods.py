@@ -451,7 +451,7 @@ class AsyncCstp:
             filters: Conditions that answers must meet.
             limit: Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]
             min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the
-                best result, and half of it for others]
+                best result, and others need half of it and a tenth of the best score]
             include_reasons: Whether to answer with the types of the decisions' reasons. Their texts are never part of a
                 query's answer.
             agent: Who the agent says it is.
@@ -1500,7 +1500,7 @@ class AsyncCstp:
             filters: Conditions that answers must meet.
             limit: Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]
             min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the
-                best result, and half of it for others]
+                best result, and others need half of it and a tenth of the best score]
             expected: Identifiers of decisions that are expected among the results, at most 20. They are explained in
                 any case.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.

@@ -22,7 +22,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
-from cstp_grpc.core.decisions.search.search_explanation import explain_search, is_relevant
+from cstp_grpc.core.decisions.search.search_explanation import explain_search, keep_relevant
 from cstp_grpc.core.decisions.search.search_results import MatchMessages
 from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.core.decisions.thoughts import Thoughts
@@ -44,7 +44,8 @@ SearchRequest = cstp_pb2.QueryDecisionsRequest | journal_pb2.ExplainSearchReques
 class QueryLimits:
     """Limits of queries: `max_results` caps their limit.
 
-    If a query gives no minimum score, its best result must reach `min_score`, and others half of it.
+    If a query gives no minimum score, its best result must reach `min_score`, and others half of it and a tenth of the
+    score of the best one.
     """
 
     max_results: int
@@ -96,8 +97,7 @@ class DecisionQueries:
             min_score,
             proto_values.optional_field(request, "min_journal_revision"),
         )
-        if not is_relevant(matches, least_best):
-            matches = []
+        matches, _ = keep_relevant(matches, min_score, least_best)
         summaries = self._summaries_with_reasons if request.include_reasons else self._summaries
         return cstp_pb2.QueryDecisionsResponse(
             decisions=summaries.of(matches),

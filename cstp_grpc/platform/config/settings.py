@@ -74,8 +74,8 @@ class QuerySettings(SettingsSection):
     max_results: int = Field(default=50, ge=1, le=50)
     """The maximum number of results of a query."""
     min_score: float = Field(default=0.1, ge=0, le=1)
-    """The minimum score of the best result if the query sets none; others need half of it. A score is a calibrated
-    relevance, not a similarity."""
+    """The minimum score of the best result if the query sets none; others need half of it and a tenth of the best
+    score. A score is a calibrated relevance, not a similarity."""
 
 
 class GuardrailSettings(SettingsSection):

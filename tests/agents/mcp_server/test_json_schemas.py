@@ -21,7 +21,7 @@ from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.json_values import MAX_NESTING
 from tests.hostile_texts import fill
 
-BETWEEN_FIELDS = {"filters.confidence_range", "filters.date_range", "thought.target"}
+BETWEEN_FIELDS = {"filters.confidence_range", "filters.date_range", "links.not_summarizes", "thought.target"}
 """The rules of the contract that hold between fields, which JSON Schema cannot express."""
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),

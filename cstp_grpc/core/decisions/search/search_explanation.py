@@ -27,8 +27,7 @@ def explain_search(
     """
     min_score, least_best = min_scores
     matches = search.search(text, filters, caller, limit, min_score)
-    if not is_relevant(matches, least_best):
-        matches, min_score = [], least_best
+    matches, min_score = keep_relevant(matches, min_score, least_best)
     run = search.begin_run(text, caller)
     places = {match.decision.id: place for place, match in enumerate(matches, 1)}
     missing = [key for key in dict.fromkeys(expected) if key not in places]
@@ -64,9 +63,21 @@ def explain_search(
     return model.ExplainedSearch(tuple(found), min_score, run.query.curve.slope)
 
 
-def is_relevant(matches: Sequence[model.Match], least_best: float) -> bool:
-    """Return whether the best match reaches a score; without it, the others are no results either."""
-    return any(match.score >= least_best for match in matches)
+SHARE_OF_BEST = 0.1
+"""The share of the best score that others need where the query sets no minimum. Chosen: unrelated records score a
+twentieth, which is noise below a certain result."""
+
+
+def keep_relevant(
+    matches: Sequence[model.Match], min_score: float, least_best: float
+) -> tuple[list[model.Match], float]:
+    """Return the matches that are results, and the score that they need: none unless the best reaches `least_best`."""
+    best = max((match.score for match in matches), default=0.0)
+    if best < least_best:
+        return [], least_best
+    if min_score < least_best:
+        min_score = max(min_score, SHARE_OF_BEST * best)
+    return [match for match in matches if match.score >= min_score], min_score
 
 
 def unmet_conditions(filters: model.DecisionFilter, decision: model.Decision) -> model.DecisionFilter | None:

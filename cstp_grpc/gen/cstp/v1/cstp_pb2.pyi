@@ -841,7 +841,7 @@ class QueryDecisionsRequest(_message.Message):
     """Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]"""
     min_score: _builtins.float
     """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
-    half of it for others]
+    others need half of it and a tenth of the best score]
     """
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""

@@ -1605,7 +1605,7 @@ class ExplainSearchRequest(_message.Message):
     """Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]"""
     min_score: _builtins.float
     """Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
-    half of it for others]
+    others need half of it and a tenth of the best score]
     """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:

@@ -1374,7 +1374,7 @@ type QueryDecisionsRequest struct {
 	// Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
 	// Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
-	// half of it for others]
+	// others need half of it and a tenth of the best score]
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.
 	IncludeReasons bool `protobuf:"varint,5,opt,name=include_reasons,json=includeReasons,proto3" json:"include_reasons,omitempty"`

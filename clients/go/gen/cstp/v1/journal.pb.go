@@ -2829,7 +2829,7 @@ type ExplainSearchRequest struct {
 	// Maximum number of results, 1 to 50. The server's configured maximum caps it. [default: 10]
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
 	// Minimum score of a result, 0 to 1. [default: the configured score, 0.1 unless changed, for the best result, and
-	// half of it for others]
+	// others need half of it and a tenth of the best score]
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Identifiers of decisions that are expected among the results, at most 20. They are explained in any case.
 	Expected      []string `protobuf:"bytes,5,rep,name=expected,proto3" json:"expected,omitempty"`
