@@ -151,7 +151,9 @@ def build_engine_search(
         return feeder.reached is not None
 
     return SearchParts(
-        EngineSource(engine, store, embedder.model, embedder.dimensions, shared.read_policy),
+        EngineSource(
+            engine, store, embedder.model, embedder.dimensions, shared.read_policy, lambda: feeder.lacks_vectors
+        ),
         lambda revision: require_revision(store, revision),
         lambda: None,
         note_change,

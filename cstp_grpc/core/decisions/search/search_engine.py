@@ -139,8 +139,16 @@ class EngineSource:
     """The rows that an engine proposes; fulfils `RowSource`."""
 
     def __init__(
-        self, engine: SearchEngine, store: SqlDecisionStore, model: str, dimensions: int, sharing: ReadPolicy
+        self,
+        engine: SearchEngine,
+        store: SqlDecisionStore,
+        model: str,
+        dimensions: int,
+        sharing: ReadPolicy,
+        lacks_vectors: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While `lacks_vectors`, searches fail, since the journal has no vectors of some proposed decisions."""
+        self._lacks_vectors = lacks_vectors
         self.engine = engine
         self.store = store
         self.model = model
@@ -161,6 +169,8 @@ class EngineSource:
         return nullcontext()
 
     def open(self, query: RankedQuery, caller: str) -> EngineRows:
+        if self._lacks_vectors():
+            raise engine_error(EngineIncomplete())
         try:
             terms = self.engine.read_statistics([term.hash for term in query.terms], caller)
             sample = self._sample(caller)
@@ -292,10 +302,13 @@ class EngineFeeder:
         self._task = PeriodicTask("search-feed", self.feed, FEED_SECONDS, logger, "the search engine is not fed")
         self.reached: int | None = None
         """The revision that the engine has; None while it is not complete or does not answer."""
+        self.lacks_vectors = False
+        """Whether decisions may lack vectors of the model: from the start until all were looked at."""
         self._next_line = 0.0
         """When the progress is logged next, by the monotonic clock."""
 
     def start(self) -> None:
+        self.lacks_vectors = True
         self._task.start()
 
     def wake(self) -> None:
@@ -313,6 +326,7 @@ class EngineFeeder:
                 if self._missing(self._task.is_stopping):
                     self._restart()
                 self._missing = None
+                self.lacks_vectors = self._task.is_stopping()
             while not self._task.is_stopping() and self._feed_batch():
                 pass
         except Exception as error:

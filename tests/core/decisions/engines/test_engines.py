@@ -18,7 +18,14 @@ from cstp_grpc.contract.errors import QueryFailed, Unavailable
 from cstp_grpc.core.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, Links, MatchReason
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.search import search_engine, sql_pgvector
-from cstp_grpc.core.decisions.search.search_engine import EngineFeeder, Feeding, SearchEngine, require_revision
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.search_engine import (
+    EngineFeeder,
+    EngineSource,
+    Feeding,
+    SearchEngine,
+    require_revision,
+)
 from cstp_grpc.core.decisions.search.sql_pgvector import open_engine_database
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -278,6 +285,8 @@ def test_vectors_that_were_missing_are_fed_with_the_next_start(journal: EngineKi
 
 
 def test_embedding_before_the_feeding_ends_with_the_server(journal: EngineKit) -> None:
+    record(journal.kit, "queue")
+    journal.feeder.feed()
     began = threading.Event()
 
     def embed(is_stopping: Callable[[], bool]) -> int:
@@ -288,6 +297,17 @@ def test_embedding_before_the_feeding_ends_with_the_server(journal: EngineKit) -
     feeder = EngineFeeder(journal.engine, journal.kit.store, journal.kit.embedder.model, embed)
     feeder.start()
     wait_until(began.is_set, "the embedding begins")
+    kit = journal.kit
+    source = EngineSource(
+        journal.engine,
+        kit.store,
+        kit.embedder.model,
+        kit.embedder.dimensions,
+        journal.sharing,
+        lambda: feeder.lacks_vectors,
+    )
+    with pytest.raises(QueryFailed, match="whole journal yet"):
+        DecisionSearch(kit.store, source, kit.embedder).find_precedents("queue", (ANY,), "bob", 10, 0.0)
     feeder.stop()
     assert feeder.reached is None
 
