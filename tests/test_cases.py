@@ -51,7 +51,7 @@ JOURNAL = [
     },
     {"title": "Bob's own thoughts about the queue", "by": "bob"},
 ]
-INTENT_CALLS = {"cstp.announceIntent", "cstp.closeIntent"}
+INTENT_CALLS = {"cstp.announceIntent", "cstp.closeIntent", "cstp.compactDecisions"}
 QUERIES = [
     ({"query": "a queue between services"}, 4),
     ({"query": "the queue", "filters": {"minConfidence": 0.5, "dateAfter": "2025-01-01T00:00:00Z"}}, 2),

@@ -113,6 +113,8 @@ class CallHandlers(grpc.GenericRpcHandler):
         self._observers = tuple(policy.observers)
         self._pools = pools
         self._streams = streams
+        # gRPC sends the status of a stream that ended well itself, and logs if its caller is gone.
+        logging.getLogger(GRPC_LOGGER).addFilter(concerns_present_caller)
         registered = RegisteredHandlers(servicers)
         self._handlers = {
             method.path: self._build_handler(method, handler)
@@ -387,6 +389,15 @@ def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
 def serialize_message(message: Message) -> bytes:
     """Serialize a message, with map entries in a fixed order, so that equal responses have equal bytes."""
     return message.SerializeToString(deterministic=True)
+
+
+GRPC_LOGGER: Final = "grpc._cython.cygrpc"
+
+
+def concerns_present_caller(record: logging.LogRecord) -> bool:
+    """Return False for gRPC's error that the status of a call could not be sent, since its caller is gone."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, grpc.aio.InternalError) and "SendStatusFromServerOperation" in str(error))
 
 
 async def send_answer(context: Context, answer: Message) -> None:
