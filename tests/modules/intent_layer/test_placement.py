@@ -126,5 +126,7 @@ def test_whatever_is_asked_the_place_is_in_the_project(paths: list[str]) -> None
     except InvalidArgument:
         return
     assert os.path.normpath(placement.folder) == placement.folder
-    assert not placement.folder.startswith(("..", "/"))
+    # `..a` is a name like any other.
+    assert not placement.folder.startswith(("../", "/"))
+    assert placement.folder != ".."
     assert not {"*", "?"} & set(placement.folder)
