@@ -6,6 +6,7 @@ docs/adr/0039 has the measurements behind the numbers here.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,9 +45,11 @@ MAX_COUNTED: Final = 5000
 EXEMPLARY: Final = 20
 """Failures and lessons that are proposed each."""
 
-EXACT_ROWS: Final = 15_000
-"""Passages that are all compared, in about 20 ms. Of more, the graph finds the nearest in less time; of fewer, it would
-visit many that the filter excludes."""
+EXACT_FACTOR: Final = 7.0
+"""How many times longer visiting a passage by the graph takes than comparing one that is known to pass (measured)."""
+
+MAX_WORD_PROPOSALS: Final = 100
+"""Decisions that are proposed by words at most. More find nothing more (measured with a million of random words)."""
 
 SESSION: Final = " ".join(
     f"-c {setting}"
@@ -345,7 +348,8 @@ class RowReader:
         conditions = [*self._conditions(self.rows), *more]
         distance = self.rows.c.vector.op("<#>")(sa.cast(sa.bindparam("vector", vector, HalfVector()), HalfVector()))
         query = sa.select(self.rows.c.decision_id).where(*conditions).limit(count)
-        if self._estimate(conditions) > EXACT_ROWS:
+        # The graph visits `size / passing` passages for each that passes.
+        if self._estimate(conditions) > math.sqrt(EXACT_FACTOR * count * self._estimate([])):
             found = self._ids(query.order_by(distance))
             # The graph gives up if too few pass. If there are no more, they are few to compare.
             if len(found) == count:
@@ -363,7 +367,7 @@ class RowReader:
         found = sa.select(*columns).where(has_rare).cte("found").prefix_with("MATERIALIZED")
         weight = sa.select(sa.func.sum(asked.c.weight)).where(asked.c.term == sa.any_(found.c.terms))
         query = sa.select(found.c.decision_id).where(*self._conditions(found))
-        return self._ids(query.order_by(weight.scalar_subquery().desc()).limit(request.count))
+        return self._ids(query.order_by(weight.scalar_subquery().desc()).limit(min(request.count, MAX_WORD_PROPOSALS)))
 
     def count_terms(self, hashes: Sequence[int]) -> search_engine.TermStatistics:
         """Count the decisions, and those of them that have each term; at most MAX_COUNTED each."""

@@ -348,7 +348,7 @@ def test_the_graph_and_the_comparison_of_all_find_the_same(
     journal.feeder.feed()
     for filters in (ANY, DecisionFilter(category="c3")):
         found = []
-        for limit in (0, 1000):
-            monkeypatch.setattr(sql_pgvector, "EXACT_ROWS", limit)
+        for factor in (0.0, 1e9):
+            monkeypatch.setattr(sql_pgvector, "EXACT_FACTOR", factor)
             found.append(titles(journal.find("queue number 33", filters)))
         assert found[0] == found[1] != []
