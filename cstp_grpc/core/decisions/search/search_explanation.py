@@ -21,9 +21,8 @@ def explain_search(
 ) -> model.ExplainedSearch:
     """Search as `DecisionSearch.search` does, and explain each result and each expected decision.
 
-    `min_scores` are those of all results, and of the best one.
-
-    Raises NotFound for an expected decision that the caller may not read, and the errors of that search.
+    `min_scores` are those of all results, and of the best one. Raises NotFound for an expected decision that the caller
+    may not read, and the errors of that search.
     """
     min_score, least_best = min_scores
     matches = search.search(text, filters, caller, limit, min_score)

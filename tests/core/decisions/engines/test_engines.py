@@ -27,6 +27,7 @@ from cstp_grpc.core.decisions.search.search_engine import (
     require_revision,
 )
 from cstp_grpc.core.decisions.search.sql_pgvector import open_engine_database
+from cstp_grpc.core.decisions.search.sql_pgvector_rows import COLLECTIONS
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.core.decisions import strategies
@@ -181,7 +182,7 @@ def test_a_search_that_an_engine_does_not_finish_fails(
     monkeypatch.setattr(sql_pgvector, "SESSION", sql_pgvector.SESSION.replace("_timeout=5s", "_timeout=50ms"))
     searched = EngineKit(journal.kit, open_engine)
     with closing(open_engine_database(engine_url, 1)) as database, database.engine.begin() as connection:
-        connection.execute(sa.text(f"LOCK {sql_pgvector.COLLECTIONS.name}"))
+        connection.execute(sa.text(f"LOCK {COLLECTIONS.name}"))
         with pytest.raises(QueryFailed, match="does not answer"):
             searched.find("queue")
 
